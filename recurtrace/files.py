@@ -1,0 +1,33 @@
+"""Files are written whole or not at all: under a temporary name first, then renamed."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[Path]:
+    """Gives a temporary path beside `path`; what was written there takes its name when the block ends well."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def writing_folder(folder: Path) -> Iterator[Path]:
+    """Gives a temporary folder inside `folder`; its files move up when the block ends well, config.json last."""
+    folder.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=".saving-", dir=folder))
+    try:
+        yield temporary
+        for file in sorted(temporary.iterdir(), key=lambda file: (file.name == "config.json", file.name)):
+            os.replace(file, folder / file.name)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)

@@ -1,0 +1,80 @@
+"""The key/value cache of a looped model: one slot for each (looped layer, loop).
+
+The first L slots are the base's own; loop 1 writes there. Loop t ≥ 2 of the j-th looped layer has slot
+L + (t-2)·k + j, made when a loop first runs. A slot holds rows only for the sequences that reached its loop: the sets
+are nested, so row order is batch order among the sequences with `depth >= t`.
+
+Loop memory needs nothing here: it reads only its own position, and is made anew with each token.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache
+
+from recurtrace.model.configuration_recurtrace import RecurTraceConfig
+
+
+class RecurTraceCache(DynamicCache):
+    """A `DynamicCache` that knows the depth of each sequence, which is chosen once and kept."""
+
+    def __init__(self, config: RecurTraceConfig):
+        self._base_config = config.get_text_config()
+        super().__init__(config=self._base_config)
+        self._block = config.block
+        self._base_slots = len(self.layers)
+        self.depths: list[int] | None = None
+        """Loops each sequence runs; None until the first forward has decided."""
+
+    def at_loop(self, t: int) -> "RecurTraceCache | LoopSlots":
+        """The cache as the looped layers must see it in loop `t`."""
+        if t == 1:
+            return self
+        shift = self._base_slots + (t - 2) * len(self._block) - self._block.start
+        if len(self.layers) <= self._block.start + shift:
+            # Fresh slots of the kind the base uses for these layers (sliding or full).
+            self.layers.extend(DynamicCache(config=self._base_config).layers[self._block.start : self._block.stop])
+        return LoopSlots(self, shift)
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        self.batch_select_indices(beam_idx)
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        if self.depths is not None:
+            self.batch_select_indices(torch.arange(len(self.depths)).repeat_interleave(repeats))
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        """Keep, repeat or reorder sequences; each slot follows with the rows it has of them."""
+        if self.depths is None:
+            return
+        if indices.dtype == torch.bool:
+            indices = indices.nonzero().squeeze(-1)
+        if len(set(self.depths)) == 1:  # every slot has every row, so the device need not be asked for the indices
+            self.depths = self.depths[:1] * len(indices)
+            for layer in self.layers:
+                layer.reorder_cache(indices)
+            return
+        chosen = torch.arange(len(self.depths))[indices.cpu()].tolist()
+        for slot, layer in enumerate(self.layers):
+            t = 1 if slot < self._base_slots else 2 + (slot - self._base_slots) // len(self._block)
+            place = {row: i for i, row in enumerate(r for r, depth in enumerate(self.depths) if depth >= t)}
+            layer.reorder_cache(torch.tensor([place[row] for row in chosen if row in place], dtype=torch.long))
+        self.depths = [self.depths[row] for row in chosen]
+        deepest = max(self.depths, default=1)
+        del self.layers[self._base_slots + (deepest - 1) * len(self._block) :]
+
+    def reset(self) -> None:
+        del self.layers[self._base_slots :]
+        self.depths = None
+        super().reset()
+
+
+class LoopSlots:
+    """Sends a looped layer's update to the slot of its loop; the layer itself knows only its own index."""
+
+    def __init__(self, cache: RecurTraceCache, shift: int):
+        self.cache, self.shift = cache, shift
+
+    def update(self, keys: Tensor, values: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        return self.cache.update(keys, values, layer_idx + self.shift, *args, **kwargs)

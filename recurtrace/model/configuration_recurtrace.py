@@ -1,0 +1,208 @@
+"""The configuration of a looped model: the base's own config, whole, and the paper's loop fields beside it.
+
+Field names and values are those of the paper's hyperparameter table. The text under a field is its documentation;
+the command line makes its help from it.
+"""
+
+import difflib
+import math
+from dataclasses import fields
+from typing import Any
+
+from transformers import AutoConfig, GenerationConfig, PreTrainedConfig
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+from recurtrace.errors import RecurTraceError
+
+POOLINGS = ("prompt_mean", "prompt_last")
+
+# What transformers itself may hand to any config beyond the declared fields.
+_KNOWN_TO_TRANSFORMERS = {
+    "attn_implementation",
+    "auto_map",
+    "distributed_config",
+    "experts_implementation",
+    "fusion_config",
+    "model_type",
+    "name_or_path",
+    "num_labels",
+    "output_attentions",
+    "quantization_config",
+    "torch_dtype",
+    "transformers_weights",
+}
+
+
+class RecurTraceConfig(PreTrainedConfig):
+    """Configuration of `RecurTraceForCausalLM`."""
+
+    model_type = "recurtrace"
+    sub_configs = {"text_config": AutoConfig}
+    has_no_defaults_at_init = True
+    keys_to_ignore_at_inference = ["past_key_values", "depths", "continue_probs"]
+
+    text_config: dict | PreTrainedConfig | None = None
+    """The base's own config, whole; `get_text_config()` returns it."""
+    base_model_name_or_path: str | None = None
+    """Hub id or folder of the base that an adapter stands on."""
+    base_fingerprint: str | None = None
+    """Hash of the base's weights as stored, so that an adapter is never put on another base unnoticed."""
+
+    loop_start: int | None = None
+    """First looped layer s, 0-based."""
+    loop_num_layers: int = 3
+    """Number of looped layers k."""
+    loop_num_loops: int = 2
+    """Depth used when none is asked for and no halting head has been distilled."""
+
+    loop_memory: bool = True
+    """Loop Memory Attention on; off is plain looping, the Encode-Think-Decode baseline."""
+    loop_memory_window: int = 3
+    """How many earlier loops W a looped layer can read."""
+    loop_attn_num_heads: int = 4
+    """Heads of the loop memory."""
+    loop_attn_head_dim: int = 128
+    """Width of one loop-memory head."""
+    loop_qk_norm: bool = True
+    """RMSNorm on the per-head queries and keys of the loop memory."""
+    loop_slope_frozen: bool = False
+    """Keep the loop-distance slopes at their ALiBi values."""
+    loop_gate_init: float = 1.0
+    """Scalar gate gamma at birth."""
+    loop_gate_init_bias: float = -3.0
+    """Bias of the token-wise gate at birth: almost closed, so that training opens the memory gradually."""
+    loop_gates_open: bool = False
+    """Start with the token-wise gate open (the bias with its sign turned): an ablation."""
+    loop_injection_init: float = 0.0
+    """Input-injection scalar alpha at birth."""
+
+    loop_train_max: int = 8
+    """Largest depth sampled in training."""
+    loop_sample_dist: str = "lognormal_poisson"
+    """Distribution of the training depth."""
+    loop_train_mean: float = 4.0
+    """Target mean of the training depth."""
+    loop_train_sigma: float = 0.5
+    """Deviation of the training depth in log space."""
+
+    loop_halting_trained: bool = False
+    """A halting head has been distilled, so that depth is adaptive by default."""
+    loop_halting_pooling: str = "prompt_mean"
+    """What the head reads: the mean over the prompt's positions, or the last one (prompt_mean, prompt_last)."""
+    loop_halting_threshold: float = 0.5
+    """Stop once the probability of continuing is below tau."""
+    loop_halting_min_depth: int = 2
+    """Floor T_min of the adaptive depth."""
+    loop_halting_max_depth: int = 16
+    """Budget T_max of the adaptive depth."""
+    loop_halting_objective: str = "oracle"
+    """What the head was trained on."""
+    loop_halting_aux_margin: float = 0.01
+    """Margin delta by which a deeper loop must lower the loss (Eq. 6)."""
+    loop_halting_aux_depths: list[int] | tuple[int, ...] = (1, 2, 4, 6)
+    """Depths at which the head is supervised."""
+    loop_halting_depth_cost: float = 0.0
+    """Price of one extra loop in the oracle's comparison."""
+    loop_halting_oracle_max: int = 16
+    """Deepest loop the oracle looks at."""
+
+    tie_word_embeddings: bool = False
+    use_cache: bool = True
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        self._refuse_unknown(kwargs)
+        if isinstance(self.text_config, dict):
+            self.text_config = _base_config_from_dict(self.text_config)
+        if self.text_config is None:
+            raise RecurTraceError("RecurTraceConfig needs text_config, the base's own config.")
+        self.tie_word_embeddings = self.text_config.tie_word_embeddings
+        self.loop_halting_aux_depths = list(self.loop_halting_aux_depths)
+        # transformers hands the attention implementation down to text_config, also when none was asked for.
+        kwargs.setdefault("attn_implementation", self.text_config._attn_implementation)
+        super().__post_init__(**kwargs)
+        self.check()
+
+    @property
+    def block(self) -> range:
+        """Indices of the looped layers."""
+        return range(self.loop_start, self.loop_start + self.loop_num_layers)
+
+    @property
+    def default_loops(self) -> int | str:
+        return "adaptive" if self.loop_halting_trained else self.loop_num_loops
+
+    def check(self) -> None:
+        """Refuse settings no model can have."""
+        for name, least in _AT_LEAST.items():
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise RecurTraceError(f"{name} must be a whole number of at least {least}, got {value!r}.")
+        for name in _FINITE:
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+                raise RecurTraceError(f"{name} must be a finite number, got {value!r}.")
+        layers = self.text_config.num_hidden_layers
+        if self.loop_start is None:
+            raise RecurTraceError("loop_start is not set; name the first looped layer, e.g. loop_start=12.")
+        if isinstance(self.loop_start, bool) or not isinstance(self.loop_start, int):
+            raise RecurTraceError(f"loop_start must be a whole number, got {self.loop_start!r}.")
+        if self.loop_start < 0 or self.block.stop > layers:
+            raise RecurTraceError(
+                f"block {self.block.start}–{self.block.stop - 1} is outside the {layers} layers "
+                f"(0–{layers - 1}) of the base; choose another loop_start or loop_num_layers."
+            )
+        if not 0 <= self.loop_halting_threshold <= 1:
+            raise RecurTraceError(
+                f"loop_halting_threshold is a probability between 0 and 1, got {self.loop_halting_threshold}."
+            )
+        if self.loop_halting_min_depth > self.loop_halting_max_depth:
+            raise RecurTraceError(
+                f"loop_halting_min_depth ({self.loop_halting_min_depth}) is above "
+                f"loop_halting_max_depth ({self.loop_halting_max_depth})."
+            )
+        if self.loop_halting_pooling not in POOLINGS:
+            raise RecurTraceError(
+                f"loop_halting_pooling must be one of {', '.join(POOLINGS)}, got {self.loop_halting_pooling!r}."
+            )
+
+    @classmethod
+    def _refuse_unknown(cls, kwargs: dict[str, Any]) -> None:
+        known = _KNOWN_TO_TRANSFORMERS | set(GenerationConfig._get_default_generation_params())
+        for name in kwargs:
+            if name in known or name.startswith("_"):
+                continue
+            near = difflib.get_close_matches(name, [field.name for field in fields(cls)], n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else "; see RecurTraceConfig for the known ones."
+            raise RecurTraceError(f"unknown field {name!r} in the RecurTrace config{hint}")
+
+
+_AT_LEAST = {
+    "loop_num_layers": 1,
+    "loop_num_loops": 1,
+    "loop_memory_window": 1,
+    "loop_attn_num_heads": 1,
+    "loop_attn_head_dim": 1,
+    "loop_train_max": 1,
+    "loop_halting_min_depth": 1,
+    "loop_halting_max_depth": 1,
+    "loop_halting_oracle_max": 1,
+}
+_FINITE = (
+    "loop_gate_init",
+    "loop_gate_init_bias",
+    "loop_injection_init",
+    "loop_train_mean",
+    "loop_train_sigma",
+    "loop_halting_threshold",
+    "loop_halting_aux_margin",
+    "loop_halting_depth_cost",
+)
+
+
+def _base_config_from_dict(values: dict[str, Any]) -> PreTrainedConfig:
+    model_type = values.get("model_type")
+    if model_type not in CONFIG_MAPPING:
+        raise RecurTraceError(
+            f"the base's model_type {model_type!r} is not known to this transformers; update transformers."
+        )
+    return CONFIG_MAPPING[model_type](**values)

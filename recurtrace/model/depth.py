@@ -1,0 +1,132 @@
+"""Depth: what a caller may ask for, and the rules that say after each loop which sequences go on.
+
+Shapes: b rows · s positions · d hidden size.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from recurtrace.errors import RecurTraceError
+from recurtrace.model.configuration_recurtrace import RecurTraceConfig
+from recurtrace.model.halting import HaltingHead, pool_prompt
+
+Loops = int | str | Sequence[int] | Tensor | None
+
+
+class DepthRule(Protocol):
+    """Says which of the active sequences run another loop."""
+
+    def continues(self, t: int, h: Tensor, rows: list[int] | None) -> bool | list[bool]:
+        """After loop `t`, with block output `h` of the active `rows` (None: all of them).
+
+        One answer for all, or one for each active row.
+        """
+
+
+class FixedDepth:
+    """Every sequence runs the same number of loops."""
+
+    def __init__(self, loops: int):
+        self.loops = loops
+
+    def continues(self, t: int, h: Tensor, rows: list[int] | None) -> bool | list[bool]:
+        return t < self.loops
+
+
+class DepthPerRow:
+    """Every sequence has its own number of loops, known beforehand."""
+
+    def __init__(self, depths: list[int]):
+        self.depths = depths
+
+    def continues(self, t: int, h: Tensor, rows: list[int] | None) -> bool | list[bool]:
+        return [self.depths[row] > t for row in (rows if rows is not None else range(len(self.depths)))]
+
+
+class HeadHalting:
+    """Algorithm 1: a sequence stops at the first t ≥ T_min with p_t < τ, or at T_max."""
+
+    def __init__(
+        self, head: HaltingHead, pooling: str, prompt_mask: Tensor, min_depth: int, max_depth: int, threshold: float
+    ):
+        self.head, self.pooling, self.prompt_mask = head, pooling, prompt_mask
+        self.min_depth, self.max_depth, self.threshold = min_depth, max_depth, threshold
+        self._columns: list[Tensor] = []
+
+    def continues(self, t: int, h: Tensor, rows: list[int] | None) -> bool | list[bool]:
+        mask = self.prompt_mask if rows is None else self.prompt_mask[rows]
+        probs = self.head(pool_prompt(h, mask, self.pooling))
+        column = probs.new_full((len(self.prompt_mask),), torch.nan)
+        column[rows if rows is not None else slice(None)] = probs
+        self._columns.append(column)
+        if t >= self.max_depth:
+            return False
+        if t < self.min_depth:
+            return True
+        return (probs >= self.threshold).tolist()
+
+    @property
+    def continue_probs(self) -> Tensor:
+        """[b, loops run]; NaN where a sequence had halted already."""
+        return torch.stack(self._columns, dim=1)
+
+
+def depth_rule(depths: list[int]) -> FixedDepth | DepthPerRow:
+    return FixedDepth(depths[0]) if len(set(depths)) == 1 else DepthPerRow(depths)
+
+
+def check_loops(loops: Loops, config: RecurTraceConfig, batch_size: int) -> int | str | list[int]:
+    """The depth asked for, with the default filled in: a number, a number for each row, or "adaptive"."""
+    if loops is None:
+        loops = config.default_loops
+    if isinstance(loops, str):
+        if loops != "adaptive":
+            raise RecurTraceError(f'loops must be a whole number or "adaptive", got {loops!r}.')
+        if not config.loop_halting_trained:
+            raise RecurTraceError(
+                'loops="adaptive" needs a trained halting head, and this model has none; '
+                "distill one, or pass a fixed depth such as loops=2."
+            )
+        return loops
+    per_row = loops.tolist() if isinstance(loops, Tensor) else loops
+    if isinstance(per_row, Sequence):
+        if len(per_row) != batch_size:
+            raise RecurTraceError(f"loops names {len(per_row)} depths for a batch of {batch_size}; give one per row.")
+        return [_check_depth(depth) for depth in per_row]
+    return _check_depth(per_row)
+
+
+def _check_depth(depth: object) -> int:
+    if isinstance(depth, bool) or not isinstance(depth, int):
+        raise RecurTraceError(f'loops must be a whole number or "adaptive", got {depth!r}.')
+    if depth < 1:
+        raise RecurTraceError(f"loops must be at least 1 (one loop is the base model), got {depth}.")
+    return depth
+
+
+def kept_depths(kept: list[int], loops: int | str | list[int], batch_size: int) -> list[int]:
+    """The depths a cache was begun with; asking for others with it is an error."""
+    if len(kept) != batch_size:
+        raise RecurTraceError(f"the cache holds {len(kept)} sequences, the input {batch_size}; start a new cache.")
+    asked = [loops] * batch_size if isinstance(loops, int) else loops
+    if asked != "adaptive" and asked != kept:
+        raise RecurTraceError(f"the cache was begun at depths {kept}, so it cannot go on at {asked}; start a new one.")
+    return kept
+
+
+def adaptive_bounds(config: RecurTraceConfig, given: dict[str, Any]) -> dict[str, Any]:
+    """T_min, T_max and τ: the call's where given, else the config's, whose floor gives way to a smaller budget."""
+    bounds = {name: getattr(config, f"loop_halting_{name}") if v is None else v for name, v in given.items()}
+    for name in ("min_depth", "max_depth"):
+        if isinstance(bounds[name], bool) or not isinstance(bounds[name], int) or bounds[name] < 1:
+            raise RecurTraceError(f"{name} must be a whole number of at least 1, got {bounds[name]!r}.")
+    if given["min_depth"] is None:
+        bounds["min_depth"] = min(bounds["min_depth"], bounds["max_depth"])
+    if bounds["min_depth"] > bounds["max_depth"]:
+        raise RecurTraceError(f"min_depth ({bounds['min_depth']}) is above max_depth ({bounds['max_depth']}).")
+    if not 0 <= bounds["threshold"] <= 1:
+        raise RecurTraceError(f"threshold is a probability between 0 and 1, got {bounds['threshold']}.")
+    return bounds

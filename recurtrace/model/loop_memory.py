@@ -1,0 +1,111 @@
+"""Loop Memory Attention (Eq. 4–5): a looped layer reads its own states of earlier loops, position by position.
+
+Shapes: b rows · s positions · d hidden size · H heads · c head width · m ≤ W remembered loops.
+
+Everything the attention needs of a past state is linear in its normed state. So a state is projected once, in the
+loop after it was written, and its projections are kept for W loops; an extra loop costs exactly the block's layers
+plus the parameters below. Nothing is kept from one token to the next, since a position reads only itself.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import initialization as init
+
+from recurtrace.model.configuration_recurtrace import RecurTraceConfig
+
+
+class PastState(NamedTuple):
+    """What is kept of one state of an earlier loop."""
+
+    key: Tensor  # [b, s, H, c]
+    value: Tensor  # [b, s, H, c]
+    gate: Tensor  # [b, s, d], its share of the gate's logit as a part of the memory
+
+    def keep(self, rows: Tensor) -> "PastState":
+        return PastState(*(part.index_select(0, rows) for part in self))
+
+
+Window = tuple[PastState, ...]  # newest first, at most W
+
+
+class LoopMemoryAttention(nn.Module):
+    """The memory of one looped layer."""
+
+    def __init__(self, config: RecurTraceConfig):
+        super().__init__()
+        base = config.get_text_config()
+        heads, width, hidden = config.loop_attn_num_heads, config.loop_attn_head_dim, base.hidden_size
+        self.config = config
+        self.norm = nn.RMSNorm(hidden, eps=base.rms_norm_eps)
+        self.q_proj = nn.Linear(hidden, heads * width, bias=False)
+        self.k_proj = nn.Linear(hidden, heads * width, bias=False)
+        self.v_proj = nn.Linear(hidden, heads * width, bias=False)
+        self.o_proj = nn.Linear(heads * width, hidden, bias=False)
+        if config.loop_qk_norm:
+            self.q_norm: nn.Module = nn.RMSNorm(width, eps=base.rms_norm_eps)
+            self.k_norm: nn.Module = nn.RMSNorm(width, eps=base.rms_norm_eps)
+        else:
+            self.q_norm = self.k_norm = nn.Identity()
+        self.slope = nn.Parameter(torch.empty(heads), requires_grad=not config.loop_slope_frozen)
+        self.gate = nn.Linear(2 * hidden, hidden)
+        self.scale = nn.Parameter(torch.empty(()))
+
+    def reset_parameters(self) -> None:
+        """Values at birth: the memory path is there and gets gradients, but is almost closed."""
+        for projection in (self.q_proj, self.k_proj, self.v_proj, self.o_proj):
+            init.normal_(projection.weight, std=0.02)
+        heads = self.slope.numel()
+        init.copy_(self.slope, torch.tensor([2 ** (-8 * (head + 1) / heads) for head in range(heads)]))
+        bias = self.config.loop_gate_init_bias
+        init.zeros_(self.gate.weight)
+        init.constant_(self.gate.bias, -bias if self.config.loop_gates_open else bias)
+        init.constant_(self.scale, self.config.loop_gate_init)
+
+    def forward(self, state: Tensor, window: Window) -> tuple[Tensor, Window]:
+        """Read the memory with `state`, the layer's output of the loop before, which is also its newest memory.
+
+        Returns the term that is added before the layer, and the window with `state` in it.
+        """
+        query, gate_query, newest = self._project(state)
+        window = (newest, *window)[: self.config.loop_memory_window]
+
+        scores = torch.stack([(query * past.key).sum(-1) for past in window], dim=-1)  # [b, s, H, m]
+        distance = torch.arange(1, len(window) + 1, device=scores.device)  # t - t_j
+        bias = self.slope.float()[:, None] * distance
+        weights = (scores.float() * self.config.loop_attn_head_dim**-0.5 - bias).softmax(-1).to(query.dtype)
+        read = sum(weight[..., None] * past.value for weight, past in zip(weights.unbind(-1), window, strict=True))
+
+        gate_memory = sum(past.gate for past in window) / len(window)
+        gate = torch.sigmoid(gate_query + gate_memory + self.gate.bias)  # [b, s, d]
+        return self.scale * gate * self.o_proj(read.flatten(-2)), window
+
+    def _project(self, state: Tensor) -> tuple[Tensor, Tensor, PastState]:
+        x = self.norm(state)
+        per_head = (self.config.loop_attn_num_heads, self.config.loop_attn_head_dim)
+        query = self.q_norm(self.q_proj(x).unflatten(-1, per_head))
+        key = self.k_norm(self.k_proj(x).unflatten(-1, per_head))
+        value = self.v_proj(x).unflatten(-1, per_head)
+        # The gate reads [query, mean of the memory]; row i of its weight is [for the query | for the memory], so
+        # the same numbers seen as 2d rows give both halves of a state's share in one product.
+        halves = F.linear(x, self.gate.weight.view(-1, x.shape[-1])).unflatten(-1, (-1, 2))  # [b, s, d, 2]
+        gate_query, gate_memory = halves.unbind(-1)
+        return query, gate_query, PastState(key, value, gate_memory)
+
+
+class InputInjection(nn.Module):
+    """Eq. 1: the block's input, normed, comes back at the start of each loop after the first."""
+
+    def __init__(self, config: RecurTraceConfig):
+        super().__init__()
+        self.config = config
+        self.eps = config.get_text_config().rms_norm_eps
+        self.alpha = nn.Parameter(torch.empty(()))
+
+    def reset_parameters(self) -> None:
+        init.constant_(self.alpha, self.config.loop_injection_init)
+
+    def forward(self, e: Tensor) -> Tensor:
+        return self.alpha * F.rms_norm(e, e.shape[-1:], eps=self.eps)

@@ -1,0 +1,391 @@
+"""The looped decoder (Eq. 1–3, Algorithm 1) around an untouched Hugging Face base.
+
+Shapes: b rows · s positions · d hidden size · k looped layers.
+
+`model` and `lm_head` are the base's own modules under its own names; `loop` holds everything that is added. A
+sequence that has halted leaves the batch: later loops compute, and cache, the others only.
+"""
+
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import GenerationMixin, PreTrainedModel
+from transformers.masking_utils import create_masks_for_generate, find_packed_sequence_indices
+from transformers.modeling_outputs import CausalLMOutputWithPast
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+from transformers.utils.generic import can_return_tuple
+
+from recurtrace.errors import RecurTraceError
+from recurtrace.model.cache import RecurTraceCache
+from recurtrace.model.configuration_recurtrace import RecurTraceConfig
+from recurtrace.model.depth import (
+    DepthRule,
+    HeadHalting,
+    Loops,
+    adaptive_bounds,
+    check_loops,
+    depth_rule,
+    kept_depths,
+)
+from recurtrace.model.halting import HaltingHead, prompt_positions
+from recurtrace.model.loop_memory import InputInjection, LoopMemoryAttention, Window
+from recurtrace.model.pretrained import PretrainedMixin
+
+
+@dataclass
+class RecurTraceOutput(CausalLMOutputWithPast):
+    """The usual causal-LM output, and the depth each sequence was given."""
+
+    depths: torch.LongTensor | None = None
+    """[b] loops run."""
+    continue_probs: torch.FloatTensor | None = None
+    """[b, loops run] p_t, where the head ran; NaN where a sequence had halted already."""
+
+
+class LoopModules(nn.Module):
+    """Everything that is added to the base."""
+
+    def __init__(self, config: RecurTraceConfig):
+        super().__init__()
+        memories = config.loop_num_layers if config.loop_memory else 0
+        self.memory = nn.ModuleList(LoopMemoryAttention(config) for _ in range(memories))
+        self.injection = InputInjection(config)
+        self.halting = HaltingHead(config.get_text_config().hidden_size)
+
+
+@dataclass(frozen=True)
+class LayerInputs:
+    """What a decoder layer is given beside the hidden state, for the sequences that are active."""
+
+    masks: Any  # one for each layer type, or one for all layers
+    layer_types: list[str] | None
+    position_ids: Tensor  # [b or 1, s]
+    position_embeddings: tuple[Tensor, ...]  # [b or 1, s, head width] each
+    shared: dict[str, Any]
+
+    def of(self, layer: int) -> dict[str, Any]:
+        mask = self.masks[self.layer_types[layer]] if isinstance(self.masks, dict) else self.masks
+        positions = {"position_ids": self.position_ids, "position_embeddings": self.position_embeddings}
+        return {"attention_mask": mask, **positions, **self.shared}
+
+    def keep(self, rows: Tensor) -> "LayerInputs":
+        masks = self.masks
+        return replace(
+            self,
+            masks={kind: _keep(mask, rows) for kind, mask in masks.items()}
+            if isinstance(masks, dict)
+            else _keep(masks, rows),
+            position_ids=_keep(self.position_ids, rows),
+            position_embeddings=tuple(_keep(part, rows) for part in self.position_embeddings),
+        )
+
+
+@dataclass
+class LoopState:
+    """What one loop hands to the next, for the sequences that are active."""
+
+    e: Tensor  # [b, s, d] the block's input
+    h: Tensor  # [b, s, d]
+    outputs: list[Tensor]  # per looped layer: its output of the loop before, [b, s, d]
+    windows: list[Window]  # per looped layer: its memory
+    inputs: LayerInputs
+    rows: list[int] | None = None  # which sequences of the batch; None: all
+
+    def split(self, stay: list[bool]) -> tuple[list[int], Tensor]:
+        """Drop the sequences that do not stay; returns them with their block output."""
+        rows = self.rows if self.rows is not None else list(range(len(stay)))
+        leaving = torch.tensor([i for i, stays in enumerate(stay) if not stays], device=self.h.device)
+        staying = torch.tensor([i for i, stays in enumerate(stay) if stays], device=self.h.device)
+        left = [row for row, stays in zip(rows, stay, strict=True) if not stays], self.h.index_select(0, leaving)
+        self.rows = [row for row, stays in zip(rows, stay, strict=True) if stays]
+        self.e, self.h = self.e.index_select(0, staying), self.h.index_select(0, staying)
+        self.outputs = [output.index_select(0, staying) for output in self.outputs]
+        self.windows = [tuple(past.keep(staying) for past in window) for window in self.windows]
+        self.inputs = self.inputs.keep(staying)
+        return left
+
+
+class RecurTraceForCausalLM(PretrainedMixin, PreTrainedModel, GenerationMixin):
+    """A causal LM whose block of middle layers repeats, reads its own past loops, and stops when it has enough."""
+
+    config: RecurTraceConfig
+    config_class = RecurTraceConfig
+    base_model_prefix = "model"
+    supports_gradient_checkpointing = True
+    _supports_sdpa = True
+    _supports_flash_attn = True
+    _supports_flex_attn = True
+    _supports_attention_backend = True
+    _can_compile_fullgraph = True
+    _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
+    _skip_keys_device_placement = ["past_key_values"]
+
+    def __init__(self, config: RecurTraceConfig, base: PreTrainedModel | None = None):
+        super().__init__(config)
+        if base is None:
+            base = MODEL_FOR_CAUSAL_LM_MAPPING[type(config.get_text_config())](config.get_text_config())
+        else:
+            for module in base.modules():
+                module._is_hf_initialized = True  # its weights stay as they are
+        self.model = base.model
+        self.lm_head = base.lm_head
+        self.loop = LoopModules(config)
+        self.post_init()
+        self.freeze_base()
+
+    def _init_weights(self, module: nn.Module) -> None:
+        if isinstance(module, LoopMemoryAttention | InputInjection | HaltingHead):
+            module.reset_parameters()
+
+    def loop_modules(self) -> list[nn.Module]:
+        """The modules that are added to the base, and the only ones that train."""
+        return [self.loop]
+
+    def freeze_base(self) -> None:
+        self.model.requires_grad_(False)
+        self.lm_head.requires_grad_(False)
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: torch.LongTensor | None = None,
+        past_key_values: RecurTraceCache | None = None,
+        inputs_embeds: torch.FloatTensor | None = None,
+        labels: torch.LongTensor | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int | Tensor = 0,
+        output_hidden_states: bool | None = None,
+        loops: Loops = None,
+        min_depth: int | None = None,
+        max_depth: int | None = None,
+        threshold: float | None = None,
+        prompt_mask: Tensor | None = None,
+        **kwargs: Any,
+    ) -> RecurTraceOutput:
+        """The base's forward, with the block run `loops` times.
+
+        Args:
+            loops: depth of every sequence, one depth for each, or "adaptive"; None is the model's default. With a
+                cache that holds tokens already, the depth chosen with its first tokens stands.
+            min_depth, max_depth, threshold: the adaptive rule's T_min, T_max and τ; None is the config's value.
+            prompt_mask: [b, ≤ s] the positions the halting head may read; by default all that are not padding, and
+                with `labels` only those whose label is ignored, so that the head never sees the answer.
+        """
+        if kwargs.pop("output_attentions", None):
+            raise RecurTraceError("output_attentions is not available for looped models; leave it out.")
+        if (input_ids is None) == (inputs_embeds is None):
+            raise RecurTraceError("pass exactly one of input_ids and inputs_embeds.")
+        h = self.model.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        if h.shape[1] == 0:
+            raise RecurTraceError("the prompt is empty; give at least one token.")
+
+        inputs = self._layer_inputs(h, attention_mask, position_ids, past_key_values, kwargs)
+        cache = self._cache(past_key_values, use_cache)
+        bounds = {"min_depth": min_depth, "max_depth": max_depth, "threshold": threshold}
+        rule = self._depth_rule(loops, bounds, cache, h, inputs, attention_mask, prompt_mask, labels)
+        if output_hidden_states is None:
+            output_hidden_states = self.config.output_hidden_states
+        trace = [h] if output_hidden_states else None
+
+        block = self.config.block
+        h = self._run_layers(range(block.start), h, inputs, cache, trace)  # encode
+        h, depths = self._think(h, inputs, cache, rule, trace)
+        h = self._run_layers(range(block.stop, len(self.model.layers)), h, inputs, cache, trace)  # decode
+        h = self.model.norm(h)
+        if trace is not None:
+            trace[-1] = h  # as in the base: the last state is the normed one
+
+        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        logits = self.lm_head(h[:, kept, :])
+        loss = None
+        if labels is not None:
+            vocab_size = self.config.get_text_config().vocab_size
+            loss = self.loss_function(logits=logits, labels=labels, vocab_size=vocab_size, **kwargs)
+        return RecurTraceOutput(
+            loss=loss,
+            logits=logits,
+            past_key_values=cache,
+            hidden_states=tuple(trace) if trace is not None else None,
+            depths=depths,
+            continue_probs=rule.continue_probs if isinstance(rule, HeadHalting) else None,
+        )
+
+    def _think(
+        self, e: Tensor, inputs: LayerInputs, cache: RecurTraceCache | None, rule: DepthRule, trace: list[Tensor] | None
+    ) -> tuple[Tensor, Tensor]:
+        """Repeat the block until the rule has let every sequence go (Algorithm 1, lines 2–10)."""
+        k = self.config.loop_num_layers
+        state = LoopState(e, e, outputs=[e] * k, windows=[()] * k, inputs=inputs)
+        gone: list[tuple[list[int], Tensor, int]] = []  # sequences that have halted, their output, their depth
+        for t in count(1):
+            slots = cache.at_loop(t) if cache is not None else None
+            h = state.h
+            if t > 1:
+                h = h + self.loop.injection(state.e).to(h.device)
+            for j, index in enumerate(self.config.block):
+                if t > 1 and self.config.loop_memory:
+                    read, state.windows[j] = self.loop.memory[j](state.outputs[j], state.windows[j])
+                    h = h + read.to(h.device)
+                h = self.model.layers[index](h, past_key_values=slots, **state.inputs.of(index))
+                state.outputs[j] = h
+                if trace is not None:  # a halted sequence keeps the state of its last loop
+                    trace.append(h if state.rows is None else trace[-k].index_copy(0, _index(state.rows, h), h))
+            state.h = h
+
+            stay = rule.continues(t, h, state.rows)
+            if stay is False or (stay is not True and not any(stay)):
+                break
+            if stay is not True and not all(stay):
+                gone.append((*state.split(stay), t))
+
+        if not gone:
+            depths = torch.full((len(e),), t, device=e.device)
+            if cache is not None:
+                cache.depths = [t] * len(e)
+            return state.h, depths
+        gone.append((state.rows, state.h, t))
+        depth_of = {row: depth for rows, _, depth in gone for row in rows}
+        ordered = [depth_of[row] for row in range(len(e))]
+        if cache is not None:
+            cache.depths = ordered
+        place = {row: i for i, row in enumerate(row for rows, _, _ in gone for row in rows)}
+        back = _index([place[row] for row in range(len(e))], e)
+        return torch.cat([h for _, h, _ in gone]).index_select(0, back), _index(ordered, e)
+
+    def _run_layers(
+        self,
+        indices: range,
+        h: Tensor,
+        inputs: LayerInputs,
+        cache: RecurTraceCache | None,
+        trace: list[Tensor] | None,
+    ) -> Tensor:
+        for index in indices:
+            h = self.model.layers[index](h, past_key_values=cache, **inputs.of(index))
+            if trace is not None:
+                trace.append(h)
+        return h
+
+    def _layer_inputs(
+        self,
+        h: Tensor,
+        attention_mask: Tensor | dict[str, Tensor] | None,
+        position_ids: Tensor | None,
+        cache: RecurTraceCache | None,
+        shared: dict[str, Any],
+    ) -> LayerInputs:
+        """Positions and masks, as the base makes them.
+
+        Masks are made before a fresh cache is, since transformers looks for packed samples only without one.
+        """
+        if position_ids is None:
+            past = cache.get_seq_length() if cache is not None else 0
+            position_ids = torch.arange(h.shape[1], device=h.device).unsqueeze(0) + past
+        base_config = self.config.get_text_config()
+        masks = attention_mask
+        if not isinstance(attention_mask, dict):
+            masks = create_masks_for_generate(base_config, h, attention_mask, cache, position_ids)
+        return LayerInputs(
+            masks=masks,
+            layer_types=getattr(base_config, "layer_types", None),
+            position_ids=position_ids,
+            position_embeddings=self.model.rotary_emb(h, position_ids=position_ids),
+            shared=shared,
+        )
+
+    def _cache(self, given: RecurTraceCache | None, use_cache: bool | None) -> RecurTraceCache | None:
+        if given is not None:
+            if not isinstance(given, RecurTraceCache):
+                raise RecurTraceError(
+                    f"a looped model needs a cache with a slot for each loop, got {type(given).__name__}; "
+                    "pass RecurTraceCache(model.config), or none."
+                )
+            return given
+        use_cache = self.config.use_cache if use_cache is None else use_cache
+        checkpointing = self.training and self.is_gradient_checkpointing
+        return RecurTraceCache(self.config) if use_cache and not checkpointing else None
+
+    def _depth_rule(
+        self,
+        loops: Loops,
+        bounds: dict[str, Any],
+        cache: RecurTraceCache | None,
+        h: Tensor,
+        inputs: LayerInputs,
+        attention_mask: Tensor | None,
+        prompt_mask: Tensor | None,
+        labels: Tensor | None,
+    ) -> DepthRule:
+        loops = check_loops(loops, self.config, len(h))
+        if loops != "adaptive" and any(bound is not None for bound in bounds.values()):
+            raise RecurTraceError('min_depth, max_depth and threshold belong to loops="adaptive".')
+        if cache is not None and cache.depths is not None:
+            return depth_rule(kept_depths(cache.depths, loops, len(h)))
+        if not isinstance(loops, str):
+            return depth_rule(loops if isinstance(loops, list) else [loops])
+        _refuse_packed(inputs, attention_mask)
+        return HeadHalting(
+            self.loop.halting,
+            self.config.loop_halting_pooling,
+            prompt_positions(h, attention_mask, prompt_mask, labels),
+            **adaptive_bounds(self.config, bounds),
+        )
+
+    def generate(self, inputs: Tensor | None = None, *args: Any, **kwargs: Any) -> Any:
+        """The ordinary `generate`, with `loops`, `min_depth`, `max_depth` and `threshold` as in `forward`.
+
+        Depth is decided once, from the prompt, and kept for every new token. The chosen depths are
+        `generate(..., return_dict_in_generate=True).past_key_values.depths`.
+        """
+        prompt = next((x for x in (inputs, kwargs.get("input_ids"), kwargs.get("inputs_embeds")) if x is not None), None)
+        if prompt is None or prompt.shape[1] == 0:
+            raise RecurTraceError("the prompt is empty; give at least one token.")
+        settings = args[0] if args else kwargs.get("generation_config")
+        settings = settings if settings is not None else self.generation_config
+
+        def setting(name: str) -> Any:
+            return kwargs[name] if kwargs.get(name) is not None else getattr(settings, name, None)
+
+        loops = check_loops(kwargs.get("loops"), self.config, len(prompt))
+        if setting("cache_implementation") not in (None, "dynamic"):
+            raise RecurTraceError(
+                f"cache_implementation={setting('cache_implementation')!r} has no slots for loops; leave it out."
+            )
+        if loops == "adaptive" and setting("prefill_chunk_size") is not None:
+            raise RecurTraceError(
+                "adaptive depth is decided from the whole prompt; leave out prefill_chunk_size or fix the depth."
+            )
+        kwargs["loops"] = torch.tensor(loops) if isinstance(loops, list) else loops  # tensors follow beams
+        if loops == "adaptive" and kwargs.get("prompt_mask") is None:
+            mask = kwargs.get("attention_mask")
+            kwargs["prompt_mask"] = mask if mask is not None else torch.ones(prompt.shape[:2], device=prompt.device)
+        if kwargs.get("past_key_values") is None and setting("use_cache") is not False:
+            kwargs["past_key_values"] = RecurTraceCache(self.config)
+        return super().generate(inputs, *args, **kwargs)
+
+
+def _keep(part: Any, rows: Tensor) -> Any:
+    """Rows of a mask or of positions; one that stands for all rows (or is not there) stays."""
+    if part is None or (isinstance(part, Tensor) and part.shape[0] == 1):
+        return part
+    if not isinstance(part, Tensor):
+        raise RecurTraceError(
+            "sequences of different depth need attention_implementation sdpa, eager or flash attention; "
+            "flex attention runs at one fixed depth."
+        )
+    return part.index_select(0, rows)
+
+
+def _index(values: list[int], like: Tensor) -> Tensor:
+    return torch.tensor(values, device=like.device)
+
+
+def _refuse_packed(inputs: LayerInputs, attention_mask: Tensor | None) -> None:
+    restarts = attention_mask is None and find_packed_sequence_indices(inputs.position_ids) is not None
+    if restarts or "cu_seq_lens_q" in inputs.shared:
+        raise RecurTraceError("adaptive depth is chosen for a row, so a row cannot hold several packed samples.")

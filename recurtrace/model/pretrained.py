@@ -1,0 +1,226 @@
+"""From a base to a looped model, to files, and back."""
+
+import os
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+from transformers import GenerationConfig, PreTrainedModel
+
+from recurtrace.errors import RecurTraceError
+from recurtrace.files import writing_folder
+from recurtrace.model.card import model_card
+from recurtrace.model.checkpoint import (
+    ADAPTER_FILE,
+    INDEX_FILE,
+    WEIGHTS_FILE,
+    WeightReader,
+    find_file,
+    read_adapter,
+    refuse_non_finite,
+    weight_files,
+    write_adapter,
+)
+from recurtrace.model.configuration_recurtrace import RecurTraceConfig
+from recurtrace.model.convert import (
+    LOADING_OPTIONS,
+    PRESET_NUM_LAYERS,
+    base_fingerprint,
+    check_family,
+    choose_block,
+    hub_options,
+    load_base,
+    locate_base,
+    portable_name,
+    read_config,
+)
+
+
+class PretrainedMixin(PreTrainedModel):
+    """`from_base`, `from_pretrained` and `save_pretrained` of a looped model."""
+
+    config: RecurTraceConfig
+
+    @classmethod
+    def from_base(cls, base: str | os.PathLike | PreTrainedModel, **options: Any) -> Self:
+        """A looped model with fresh loop modules on a pretrained base, which stays as it is.
+
+        Args:
+            base: hub id, folder, or a loaded causal LM.
+            options: fields of `RecurTraceConfig` (`loop_start`, `loop_memory_window`, …), and for a base that is
+                loaded here the usual `dtype`, `device_map`, `attn_implementation`, `revision`, `token` and so on.
+        """
+        loading = {name: options.pop(name) for name in LOADING_OPTIONS & options.keys()}
+        base, name = _loaded(base, loading)
+        k = options.get("loop_num_layers", PRESET_NUM_LAYERS)
+        config = RecurTraceConfig(
+            text_config=base.config,
+            loop_start=choose_block(base.config, options.pop("loop_start", None), k),
+            base_model_name_or_path=portable_name(name) if name else None,
+            base_fingerprint=base_fingerprint(base, name, **hub_options(loading)),
+            **options,
+        )
+        return cls._on_base(config, base)
+
+    @classmethod
+    def _on_base(cls, config: RecurTraceConfig, base: PreTrainedModel) -> Self:
+        config.text_config = base.config
+        config._attn_implementation = base.config._attn_implementation
+        model = cls(config, base)
+        device = next(base.model.layers[config.loop_start].parameters()).device
+        model.loop.to(device=device, dtype=base.dtype)
+        model.generation_config = base.generation_config
+        return model.eval()
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        pretrained_model_name_or_path: str | os.PathLike,
+        *model_args: Any,
+        base: str | os.PathLike | PreTrainedModel | None = None,
+        check_base: bool = True,
+        **kwargs: Any,
+    ) -> Self:
+        """A saved looped model, adapter or merged.
+
+        Args:
+            base: another place of the base than the one an adapter names.
+            check_base: refuse a base whose weights are not those the adapter was made on.
+            kwargs: as in transformers; config fields among them override the saved ones.
+        """
+        name = os.fspath(pretrained_model_name_or_path)
+        hub = hub_options(kwargs)
+        if not isinstance(kwargs.get("config"), RecurTraceConfig):
+            config = read_config(name, **hub)
+            if not isinstance(config, RecurTraceConfig):
+                raise RecurTraceError(
+                    f"{name!r} is a {config.model_type} model without loops; convert it with "
+                    f"RecurTraceForCausalLM.from_base or `recurtrace convert`."
+                )
+            kwargs["config"] = config
+        adapter = find_file(name, ADAPTER_FILE, **hub)
+        if adapter is None:
+            if base is not None:
+                raise RecurTraceError(f"{name!r} is a merged checkpoint with its base inside; leave out base.")
+            return cls._from_merged(name, *model_args, **kwargs)
+        return cls._from_adapter(name, adapter, base, check_base, **kwargs)
+
+    @classmethod
+    def _from_adapter(
+        cls,
+        name: str,
+        adapter: str,
+        base: str | os.PathLike | PreTrainedModel | None,
+        check_base: bool,
+        *,
+        config: RecurTraceConfig,
+        **kwargs: Any,
+    ) -> Self:
+        if (dtype := kwargs.pop("torch_dtype", None)) is not None:
+            kwargs.setdefault("dtype", dtype)
+        loading = {option: kwargs.pop(option) for option in LOADING_OPTIONS & kwargs.keys()}
+        for field in [field for field in kwargs if field.startswith("loop_")]:
+            setattr(config, field, kwargs.pop(field))
+        config.check()
+        if base is None:
+            if config.base_model_name_or_path is None:
+                raise RecurTraceError(f"the adapter {name!r} does not name its base; pass base=, a folder or hub id.")
+            base = locate_base(config.base_model_name_or_path, name)
+            loading.pop("revision", None)  # it was the adapter's
+            if not os.path.isdir(base) and os.path.isabs(base):
+                raise RecurTraceError(f"the base {base!r} of the adapter {name!r} is missing; pass base=, where it is now.")
+        if config._attn_implementation is not None and not isinstance(base, PreTrainedModel):
+            loading.setdefault("attn_implementation", config._attn_implementation)
+        base, base_name = _loaded(base, loading)
+        if check_base and config.base_fingerprint is not None:
+            found = base_fingerprint(base, base_name, **hub_options(loading))
+            if found != config.base_fingerprint:
+                raise RecurTraceError(
+                    f"the adapter {name!r} was made on a base with fingerprint {config.base_fingerprint}, but "
+                    f"{base_name or 'the base given'!r} has {found}; use the right base, or pass check_base=False."
+                )
+        model = cls._on_base(config, base)
+        model.load_loop_modules(read_adapter(adapter, _shapes(model.loop_state_dict())))
+        if os.path.isfile(os.path.join(name, "generation_config.json")):
+            model.generation_config = GenerationConfig.from_pretrained(name)
+        return model
+
+    @classmethod
+    def _from_merged(cls, name: str, *model_args: Any, config: RecurTraceConfig, **kwargs: Any) -> Self:
+        if kwargs.get("quantization_config") is None:
+            with torch.device("meta"):
+                skeleton = cls(config)
+            with WeightReader(weight_files(name, **hub_options(kwargs))) as reader:
+                tied = frozenset(skeleton.all_tied_weights_keys)
+                reader.expect(_shapes(skeleton.state_dict()), optional=tied)
+        model = super().from_pretrained(name, *model_args, config=config, use_safetensors=True, **kwargs)
+        for weight, tensor in model.state_dict().items():
+            refuse_non_finite(weight, tensor, name)
+        model.freeze_base()
+        return model
+
+    def loop_state_dict(self) -> dict[str, Tensor]:
+        """The added weights under their names in the adapter file."""
+        return {f"loop.{name}": tensor for name, tensor in self.loop.state_dict().items()}
+
+    def load_loop_modules(self, tensors: dict[str, Tensor]) -> None:
+        self.loop.load_state_dict({name.removeprefix("loop."): tensor for name, tensor in tensors.items()})
+
+    def save_pretrained(
+        self,
+        save_directory: str | os.PathLike,
+        is_main_process: bool = True,
+        state_dict: dict[str, Tensor] | None = None,
+        merge_base: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        """Write the loop modules alone, or with `merge_base` everything, and a model card beside them."""
+        folder = Path(save_directory)
+        if is_main_process:
+            _refuse_other_kind(folder, merge_base)
+        if merge_base:
+            with writing_folder(folder) as temporary:
+                super().save_pretrained(temporary, is_main_process, state_dict, **kwargs)
+                (temporary / "README.md").write_text(model_card(self, merged=True))
+            return
+        if not is_main_process:
+            return
+        tensors = self.loop_state_dict()
+        if state_dict is not None:  # gathered by the caller from a sharded model
+            tensors = {name: state_dict[name] for name in tensors}
+        self.config.dtype = str(self.dtype).removeprefix("torch.")
+        self.config.architectures = [type(self).__name__]
+        with writing_folder(folder) as temporary:
+            write_adapter(temporary, tensors)
+            self.config.save_pretrained(temporary)
+            self.generation_config.save_pretrained(temporary)
+            (temporary / "README.md").write_text(model_card(self, merged=False))
+
+
+def _loaded(base: str | os.PathLike | PreTrainedModel, loading: dict[str, Any]) -> tuple[PreTrainedModel, str | None]:
+    """The base in memory, and the place it came from."""
+    if not isinstance(base, PreTrainedModel):
+        name = os.fspath(base)
+        return load_base(name, **loading), name
+    if loading:
+        raise RecurTraceError(f"{', '.join(sorted(loading))} cannot be changed on a base that is loaded already.")
+    check_family(base.config)
+    return base, base.config.name_or_path or None
+
+
+def _shapes(tensors: dict[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+
+
+def _refuse_other_kind(folder: Path, merge_base: bool) -> None:
+    """One folder holds one kind of checkpoint; a base must never be overwritten by its adapter's config."""
+    if folder.is_file():
+        raise RecurTraceError(f"{str(folder)!r} is a file; name a folder to save to.")
+    full = (folder / WEIGHTS_FILE).exists() or (folder / INDEX_FILE).exists()
+    if full and not merge_base:
+        raise RecurTraceError(f"{str(folder)!r} holds a full checkpoint; save the adapter to a folder of its own.")
+    if full and read_config(str(folder)).model_type != "recurtrace":
+        raise RecurTraceError(f"{str(folder)!r} holds another model; save to a folder of its own.")
+    if merge_base and (folder / ADAPTER_FILE).exists():
+        raise RecurTraceError(f"{str(folder)!r} holds an adapter; save the merged model to a folder of its own.")
