@@ -15,7 +15,7 @@ def model_card(model: "RecurTraceForCausalLM", merged: bool) -> str:
     count = count_parameters(model)
     block = f"layers {config.block.start}–{config.block.stop - 1} of {base.num_hidden_layers}"
     memory = (
-        f"window of {config.loop_memory_window} loops, {config.loop_attn_num_heads} heads of {config.loop_attn_head_dim}"
+        f"window {config.loop_memory_window}, {config.loop_attn_num_heads} heads of {config.loop_attn_head_dim}"
         if config.loop_memory
         else "off (plain looping)"
     )
@@ -35,7 +35,9 @@ def model_card(model: "RecurTraceForCausalLM", merged: bool) -> str:
         "Halting head": head,
         "Default depth": config.default_loops,
         "Added parameters": f"{count.added:,} ({count.share:.2%} of the base's {count.base:,})",
-        "This folder": "everything (merged)" if merged else "the added parameters only; the base is loaded from its place",
+        "This folder": "everything (merged)"
+        if merged
+        else "the added parameters only; the base is loaded from its place",
         "Made with": ", ".join(f"{package} {version(package)}" for package in ("recurtrace", "transformers", "torch")),
     }
     rows = "\n".join(f"| {fact} | {value} |" for fact, value in facts.items())

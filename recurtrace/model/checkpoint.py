@@ -86,7 +86,9 @@ class WeightReader:
         where = self.files[0] if len(self.files) == 1 else str(Path(self.files[0]).parent)
         found = self.shapes()
         if missing := sorted(expected.keys() - found.keys() - optional):
-            raise RecurTraceError(f"{where} lacks {_some(missing)}; it is not the checkpoint its config.json describes.")
+            raise RecurTraceError(
+                f"{where} lacks {_some(missing)}; it is not the checkpoint its config.json describes."
+            )
         if unknown := sorted(found.keys() - expected.keys() - optional):
             raise RecurTraceError(
                 f"{where} holds {_some(unknown)}, which this model does not have; "
@@ -101,12 +103,13 @@ class WeightReader:
 
 
 def refuse_non_finite(name: str, tensor: Tensor, where: str) -> None:
-    """A finite sum has no NaN and no infinity in it, and is quicker to take than an element-wise look."""
-    if tensor.is_floating_point() and not tensor.sum(dtype=torch.float32).isfinite():
-        if not tensor.isfinite().all():
-            raise RecurTraceError(
-                f"{name} in {where} holds NaN or infinite values; the file is damaged or its training diverged."
-            )
+    # A finite sum has no NaN and no infinity in it, and is quicker to take than an element-wise look.
+    if not tensor.is_floating_point() or tensor.sum(dtype=torch.float32).isfinite():
+        return
+    if not tensor.isfinite().all():
+        raise RecurTraceError(
+            f"{name} in {where} holds NaN or infinite values; the file is damaged or its training diverged."
+        )
 
 
 def fingerprint(tensors: Mapping[str, Tensor] | WeightReader, names: Iterable[str], where: str) -> str:
@@ -115,7 +118,7 @@ def fingerprint(tensors: Mapping[str, Tensor] | WeightReader, names: Iterable[st
     for name in sorted(names):
         tensor = tensors[name].detach().cpu().contiguous()
         refuse_non_finite(name, tensor, where)
-        content = xxhash.xxh3_128_hexdigest(tensor.reshape(-1).view(torch.uint8).numpy())
+        content = xxhash.xxh3_128_hexdigest(tensor.reshape(-1).view(torch.uint8).numpy().data)
         total.update(f"{name} {tensor.dtype} {list(tensor.shape)} {content}\n".encode())
     return total.hexdigest()
 

@@ -41,14 +41,14 @@ class RecurTraceConfig(PreTrainedConfig):
     has_no_defaults_at_init = True
     keys_to_ignore_at_inference = ["past_key_values", "depths", "continue_probs"]
 
-    text_config: dict | PreTrainedConfig | None = None
+    text_config: Any = None
     """The base's own config, whole; `get_text_config()` returns it."""
     base_model_name_or_path: str | None = None
     """Hub id or folder of the base that an adapter stands on."""
     base_fingerprint: str | None = None
     """Hash of the base's weights as stored, so that an adapter is never put on another base unnoticed."""
 
-    loop_start: int | None = None
+    loop_start: int = None  # type: ignore[assignment] # asked for, or the paper's for a known base
     """First looped layer s, 0-based."""
     loop_num_layers: int = 3
     """Number of looped layers k."""
@@ -120,6 +120,13 @@ class RecurTraceConfig(PreTrainedConfig):
         # transformers hands the attention implementation down to text_config, also when none was asked for.
         kwargs.setdefault("attn_implementation", self.text_config._attn_implementation)
         super().__post_init__(**kwargs)
+        self.check()
+
+    def override(self, fields: dict[str, Any]) -> None:
+        """Change fields after the fact, with the checks a new config would get."""
+        self._refuse_unknown({name: value for name, value in fields.items() if name not in self.__dataclass_fields__})
+        for name, value in fields.items():
+            setattr(self, name, value)
         self.check()
 
     @property

@@ -84,13 +84,26 @@ def read_config(name_or_path: str, **hub: Any) -> PreTrainedConfig:
         raise RecurTraceError(f"the config.json of {name_or_path!r} cannot be used: {error}") from error
 
 
-def load_base(name_or_path: str, **options: Any) -> PreTrainedModel:
-    """The base as transformers loads it: safetensors only, no remote code, every weight present."""
-    hub = hub_options(options)
+def read_base_config(name_or_path: str, **hub: Any) -> PreTrainedConfig:
+    """Config of a base that can be looped."""
     base_config = read_config(name_or_path, **hub)
     if base_config.model_type == "recurtrace":
         raise RecurTraceError(f"{name_or_path!r} is a RecurTrace model already; load it with from_pretrained.")
     check_family(base_config)
+    return base_config
+
+
+def not_looped(name_or_path: str, config: PreTrainedConfig) -> RecurTraceError:
+    return RecurTraceError(
+        f"{name_or_path!r} is a {config.model_type} model without loops; convert it with "
+        "RecurTraceForCausalLM.from_base or `recurtrace convert`."
+    )
+
+
+def load_base(name_or_path: str, **options: Any) -> PreTrainedModel:
+    """The base as transformers loads it: safetensors only, no remote code, every weight present."""
+    hub = hub_options(options)
+    read_base_config(name_or_path, **hub)
     with WeightReader(weight_files(name_or_path, **hub)):
         pass  # a truncated file is told apart before gigabytes are read
     base, found = AutoModelForCausalLM.from_pretrained(

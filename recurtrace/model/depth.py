@@ -78,6 +78,18 @@ def depth_rule(depths: list[int]) -> FixedDepth | DepthPerRow:
     return FixedDepth(depths[0]) if len(set(depths)) == 1 else DepthPerRow(depths)
 
 
+def check_request(
+    loops: Loops, bounds: dict[str, Any], config: RecurTraceConfig, batch_size: int
+) -> tuple[int | str | list[int], dict[str, Any]]:
+    """Depth and bounds as asked for, with the config's values filled in; the bounds belong to "adaptive"."""
+    asked = check_loops(loops, config, batch_size)
+    if asked == "adaptive":
+        return asked, adaptive_bounds(config, bounds)
+    if any(bound is not None for bound in bounds.values()):
+        raise RecurTraceError('min_depth, max_depth and threshold belong to loops="adaptive".')
+    return asked, {}
+
+
 def check_loops(loops: Loops, config: RecurTraceConfig, batch_size: int) -> int | str | list[int]:
     """The depth asked for, with the default filled in: a number, a number for each row, or "adaptive"."""
     if loops is None:

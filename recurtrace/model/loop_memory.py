@@ -7,6 +7,7 @@ loop after it was written, and its projections are kept for W loops; an extra lo
 plus the parameters below. Nothing is kept from one token to the next, since a position reads only itself.
 """
 
+from functools import reduce
 from typing import NamedTuple
 
 import torch
@@ -76,9 +77,10 @@ class LoopMemoryAttention(nn.Module):
         distance = torch.arange(1, len(window) + 1, device=scores.device)  # t - t_j
         bias = self.slope.float()[:, None] * distance
         weights = (scores.float() * self.config.loop_attn_head_dim**-0.5 - bias).softmax(-1).to(query.dtype)
-        read = sum(weight[..., None] * past.value for weight, past in zip(weights.unbind(-1), window, strict=True))
+        parts = [weight[..., None] * past.value for weight, past in zip(weights.unbind(-1), window, strict=True)]
+        read = reduce(torch.add, parts)  # [b, s, H, c]
 
-        gate_memory = sum(past.gate for past in window) / len(window)
+        gate_memory = reduce(torch.add, [past.gate for past in window]) / len(window)
         gate = torch.sigmoid(gate_query + gate_memory + self.gate.bias)  # [b, s, d]
         return self.scale * gate * self.o_proj(read.flatten(-2)), window
 

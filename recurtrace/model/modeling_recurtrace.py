@@ -25,8 +25,8 @@ from recurtrace.model.depth import (
     DepthRule,
     HeadHalting,
     Loops,
-    adaptive_bounds,
     check_loops,
+    check_request,
     depth_rule,
     kept_depths,
 )
@@ -39,9 +39,9 @@ from recurtrace.model.pretrained import PretrainedMixin
 class RecurTraceOutput(CausalLMOutputWithPast):
     """The usual causal-LM output, and the depth each sequence was given."""
 
-    depths: torch.LongTensor | None = None
+    depths: Tensor | None = None
     """[b] loops run."""
-    continue_probs: torch.FloatTensor | None = None
+    continue_probs: Tensor | None = None
     """[b, loops run] p_t, where the head ran; NaN where a sequence had halted already."""
 
 
@@ -61,7 +61,7 @@ class LayerInputs:
     """What a decoder layer is given beside the hidden state, for the sequences that are active."""
 
     masks: Any  # one for each layer type, or one for all layers
-    layer_types: list[str] | None
+    layer_types: list[str]  # of every layer, where the base has several
     position_ids: Tensor  # [b or 1, s]
     position_embeddings: tuple[Tensor, ...]  # [b or 1, s, head width] each
     shared: dict[str, Any]
@@ -238,16 +238,17 @@ class RecurTraceForCausalLM(PretrainedMixin, PreTrainedModel, GenerationMixin):
             state.h = h
 
             stay = rule.continues(t, h, state.rows)
-            if stay is False or (stay is not True and not any(stay)):
+            if isinstance(stay, list):
+                if any(stay) and not all(stay):
+                    gone.append((*state.split(stay), t))
+                stay = any(stay)
+            if not stay:
                 break
-            if stay is not True and not all(stay):
-                gone.append((*state.split(stay), t))
 
-        if not gone:
-            depths = torch.full((len(e),), t, device=e.device)
+        if state.rows is None:  # no sequence left before the others
             if cache is not None:
                 cache.depths = [t] * len(e)
-            return state.h, depths
+            return state.h, torch.full((len(e),), t, device=e.device)
         gone.append((state.rows, state.h, t))
         depth_of = {row: depth for rows, _, depth in gone for row in rows}
         ordered = [depth_of[row] for row in range(len(e))]
@@ -292,7 +293,7 @@ class RecurTraceForCausalLM(PretrainedMixin, PreTrainedModel, GenerationMixin):
             masks = create_masks_for_generate(base_config, h, attention_mask, cache, position_ids)
         return LayerInputs(
             masks=masks,
-            layer_types=getattr(base_config, "layer_types", None),
+            layer_types=getattr(base_config, "layer_types", []),
             position_ids=position_ids,
             position_embeddings=self.model.rotary_emb(h, position_ids=position_ids),
             shared=shared,
@@ -321,9 +322,7 @@ class RecurTraceForCausalLM(PretrainedMixin, PreTrainedModel, GenerationMixin):
         prompt_mask: Tensor | None,
         labels: Tensor | None,
     ) -> DepthRule:
-        loops = check_loops(loops, self.config, len(h))
-        if loops != "adaptive" and any(bound is not None for bound in bounds.values()):
-            raise RecurTraceError('min_depth, max_depth and threshold belong to loops="adaptive".')
+        loops, bounds = check_request(loops, bounds, self.config, len(h))
         if cache is not None and cache.depths is not None:
             return depth_rule(kept_depths(cache.depths, loops, len(h)))
         if not isinstance(loops, str):
@@ -333,7 +332,7 @@ class RecurTraceForCausalLM(PretrainedMixin, PreTrainedModel, GenerationMixin):
             self.loop.halting,
             self.config.loop_halting_pooling,
             prompt_positions(h, attention_mask, prompt_mask, labels),
-            **adaptive_bounds(self.config, bounds),
+            **bounds,
         )
 
     def generate(self, inputs: Tensor | None = None, *args: Any, **kwargs: Any) -> Any:
@@ -342,7 +341,9 @@ class RecurTraceForCausalLM(PretrainedMixin, PreTrainedModel, GenerationMixin):
         Depth is decided once, from the prompt, and kept for every new token. The chosen depths are
         `generate(..., return_dict_in_generate=True).past_key_values.depths`.
         """
-        prompt = next((x for x in (inputs, kwargs.get("input_ids"), kwargs.get("inputs_embeds")) if x is not None), None)
+        prompt = next(
+            (x for x in (inputs, kwargs.get("input_ids"), kwargs.get("inputs_embeds")) if x is not None), None
+        )
         if prompt is None or prompt.shape[1] == 0:
             raise RecurTraceError("the prompt is empty; give at least one token.")
         settings = args[0] if args else kwargs.get("generation_config")

@@ -1,11 +1,10 @@
 """How many parameters a looped model adds, counted on the modules themselves."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
-from torch import nn
-
-from recurtrace.model.configuration_recurtrace import RecurTraceConfig
+if TYPE_CHECKING:
+    from recurtrace.model.modeling_recurtrace import RecurTraceForCausalLM
 
 
 @dataclass(frozen=True)
@@ -18,12 +17,6 @@ class ParameterCount:
         return self.added / self.base
 
 
-def count_parameters(model: nn.Module | RecurTraceConfig) -> ParameterCount:
-    """Of a model, or of the one a config describes (built on the meta device, so at any scale)."""
-    if isinstance(model, RecurTraceConfig):
-        from recurtrace.model.modeling_recurtrace import RecurTraceForCausalLM
-
-        with torch.device("meta"):
-            model = RecurTraceForCausalLM(model)
+def count_parameters(model: "RecurTraceForCausalLM") -> ParameterCount:
     added = sum(parameter.numel() for parameter in model.loop.parameters())
     return ParameterCount(base=sum(parameter.numel() for parameter in model.parameters()) - added, added=added)

@@ -32,7 +32,9 @@ from recurtrace.model.convert import (
     hub_options,
     load_base,
     locate_base,
+    not_looped,
     portable_name,
+    read_base_config,
     read_config,
 )
 
@@ -52,15 +54,19 @@ class PretrainedMixin(PreTrainedModel):
                 loaded here the usual `dtype`, `device_map`, `attn_implementation`, `revision`, `token` and so on.
         """
         loading = {name: options.pop(name) for name in LOADING_OPTIONS & options.keys()}
-        base, name = _loaded(base, loading)
+        hub = hub_options(loading)
+        if isinstance(base, PreTrainedModel):
+            check_family(base.config)
+            base_config = base.config
+        else:
+            base_config = read_base_config(os.fspath(base), **hub)
         k = options.get("loop_num_layers", PRESET_NUM_LAYERS)
-        config = RecurTraceConfig(
-            text_config=base.config,
-            loop_start=choose_block(base.config, options.pop("loop_start", None), k),
-            base_model_name_or_path=portable_name(name) if name else None,
-            base_fingerprint=base_fingerprint(base, name, **hub_options(loading)),
-            **options,
-        )
+        start = choose_block(base_config, options.pop("loop_start", None), k)
+        config = RecurTraceConfig(text_config=base_config, loop_start=start, **options)  # checked before any loading
+
+        base, name = _loaded(base, loading)
+        config.base_model_name_or_path = portable_name(name) if name else None
+        config.base_fingerprint = base_fingerprint(base, name, **hub)
         return cls._on_base(config, base)
 
     @classmethod
@@ -94,11 +100,9 @@ class PretrainedMixin(PreTrainedModel):
         if not isinstance(kwargs.get("config"), RecurTraceConfig):
             config = read_config(name, **hub)
             if not isinstance(config, RecurTraceConfig):
-                raise RecurTraceError(
-                    f"{name!r} is a {config.model_type} model without loops; convert it with "
-                    f"RecurTraceForCausalLM.from_base or `recurtrace convert`."
-                )
+                raise not_looped(name, config)
             kwargs["config"] = config
+        kwargs["config"].override({field: kwargs.pop(field) for field in list(kwargs) if field.startswith("loop_")})
         adapter = find_file(name, ADAPTER_FILE, **hub)
         if adapter is None:
             if base is not None:
@@ -120,16 +124,15 @@ class PretrainedMixin(PreTrainedModel):
         if (dtype := kwargs.pop("torch_dtype", None)) is not None:
             kwargs.setdefault("dtype", dtype)
         loading = {option: kwargs.pop(option) for option in LOADING_OPTIONS & kwargs.keys()}
-        for field in [field for field in kwargs if field.startswith("loop_")]:
-            setattr(config, field, kwargs.pop(field))
-        config.check()
         if base is None:
             if config.base_model_name_or_path is None:
                 raise RecurTraceError(f"the adapter {name!r} does not name its base; pass base=, a folder or hub id.")
             base = locate_base(config.base_model_name_or_path, name)
             loading.pop("revision", None)  # it was the adapter's
             if not os.path.isdir(base) and os.path.isabs(base):
-                raise RecurTraceError(f"the base {base!r} of the adapter {name!r} is missing; pass base=, where it is now.")
+                raise RecurTraceError(
+                    f"the base {base!r} of the adapter {name!r} is missing; pass base=, where it is now."
+                )
         if config._attn_implementation is not None and not isinstance(base, PreTrainedModel):
             loading.setdefault("attn_implementation", config._attn_implementation)
         base, base_name = _loaded(base, loading)
@@ -178,7 +181,7 @@ class PretrainedMixin(PreTrainedModel):
         """Write the loop modules alone, or with `merge_base` everything, and a model card beside them."""
         folder = Path(save_directory)
         if is_main_process:
-            _refuse_other_kind(folder, merge_base)
+            refuse_other_kind(folder, merge_base)
         if merge_base:
             with writing_folder(folder) as temporary:
                 super().save_pretrained(temporary, is_main_process, state_dict, **kwargs)
@@ -213,7 +216,7 @@ def _shapes(tensors: dict[str, Tensor]) -> dict[str, tuple[int, ...]]:
     return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
 
 
-def _refuse_other_kind(folder: Path, merge_base: bool) -> None:
+def refuse_other_kind(folder: Path, merge_base: bool) -> None:
     """One folder holds one kind of checkpoint; a base must never be overwritten by its adapter's config."""
     if folder.is_file():
         raise RecurTraceError(f"{str(folder)!r} is a file; name a folder to save to.")

@@ -1,0 +1,5 @@
+"""`python -m recurtrace`."""
+
+from recurtrace.cli import main
+
+main()

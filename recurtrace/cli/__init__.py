@@ -1,0 +1,40 @@
+"""The command line: thin commands, heavy imports inside them, one sentence for what the user can mend."""
+
+import sys
+
+import typer
+from rich.console import Console
+
+from recurtrace.cli.convert import convert
+from recurtrace.cli.generate import generate
+from recurtrace.cli.info import info
+from recurtrace.errors import RecurTraceError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    help="Turn a pretrained language model into a looped reasoner that picks its depth for each input.",
+)
+app.command()(convert)
+app.command()(generate)
+app.command()(info)
+
+
+@app.callback(invoke_without_command=True)
+def _root(version: bool = typer.Option(False, "--version", help="Print the version and stop.")) -> None:
+    if version:
+        from recurtrace import __version__
+
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+def main() -> None:
+    try:
+        app()
+    except RecurTraceError as error:
+        Console(stderr=True).print("[red]error:[/red]", end=" ")
+        print(error, file=sys.stderr)
+        sys.exit(1)

@@ -1,0 +1,52 @@
+"""`recurtrace convert`: a base becomes a looped model with fresh loop modules."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from recurtrace.cli.fields import config_options
+
+
+@config_options(
+    "loop_start",
+    "loop_num_layers",
+    "loop_num_loops",
+    "loop_memory",
+    "loop_memory_window",
+    "loop_attn_num_heads",
+    "loop_attn_head_dim",
+    "loop_qk_norm",
+    "loop_slope_frozen",
+    "loop_gates_open",
+    "loop_gate_init",
+    "loop_gate_init_bias",
+    "loop_injection_init",
+)
+def convert(
+    base: Annotated[str, typer.Argument(help="Hub id or folder of the base model.")],
+    out: Annotated[Path, typer.Option(help="Folder to write.")],
+    merge: Annotated[bool, typer.Option("--merge", help="Write the base's weights too, for serving.")] = False,
+    dtype: Annotated[str, typer.Option(help="Type of the weights: auto is the base's own.")] = "auto",
+    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub model.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the fresh loop modules.")] = 0,
+    **fields: Any,
+) -> None:
+    """Convert a pretrained model: add fresh loop modules, leave the base as it is."""
+    import torch
+
+    from recurtrace.cli.describe import describe
+    from recurtrace.cli.tokenizer import load_tokenizer
+    from recurtrace.model import RecurTraceForCausalLM
+    from recurtrace.model.pretrained import refuse_other_kind
+
+    refuse_other_kind(out, merge_base=merge)
+    torch.manual_seed(seed)
+    options = {"revision": revision} if revision else {}
+    model = RecurTraceForCausalLM.from_base(base, dtype=dtype, **options, **fields)
+    tokenizer = load_tokenizer(base, **options)
+    model.save_pretrained(out, merge_base=merge)
+    tokenizer.save_pretrained(out)
+    describe(model.config)
+    typer.echo(f"Saved {'the merged model' if merge else 'the loop modules'} and the tokenizer to {out}.")
+    typer.echo(f'Try it:  recurtrace generate {out} "Hello" --loops 2')

@@ -1,0 +1,82 @@
+"""What a looped model is and costs, as tables for the terminal."""
+
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from recurtrace.model import RecurTraceConfig
+
+DEPTHS = (1, 2, 4, 6, 8, 16)
+
+
+def facts(config: "RecurTraceConfig", context: int = 512) -> dict[str, Any]:
+    """Everything `recurtrace info` says, as plain data."""
+    import torch
+
+    from recurtrace.evaluation.cost import cost_of
+
+    cost = cost_of(config)
+    base = config.get_text_config()
+    dtype = config.dtype or base.dtype or torch.float32
+    dtype = getattr(torch, dtype) if isinstance(dtype, str) else dtype
+    return {
+        "base": config.base_model_name_or_path,
+        "family": base.model_type,
+        "layers": cost.layers,
+        "hidden_size": base.hidden_size,
+        "block": [config.block.start, config.block.stop - 1],
+        "memory_window": config.loop_memory_window if config.loop_memory else 0,
+        "halting_head": config.loop_halting_objective if config.loop_halting_trained else None,
+        "default_loops": config.default_loops,
+        "base_parameters": cost.parameters.base,
+        "added_parameters": cost.parameters.added,
+        "added_share": cost.parameters.share,
+        "dtype": str(dtype).removeprefix("torch."),
+        "context": context,
+        "depths": [
+            {
+                "loops": loops,
+                "layer_passes": cost.layer_passes(loops),
+                "kv_bytes_per_token": cost.kv_bytes(loops, dtype.itemsize),
+                "decode_flops_ratio": cost.decode_ratio(loops, context),
+                "prefill_flops_ratio": cost.prefill_ratio(loops, context),
+                "forward_flops_ratio": cost.forward_ratio(loops, context),
+            }
+            for loops in DEPTHS
+        ],
+    }
+
+
+def describe(config: "RecurTraceConfig", context: int = 512) -> None:
+    known = facts(config, context)
+    console = Console(highlight=False)
+    summary = Table.grid(padding=(0, 2))
+    first, last = known["block"]
+    rows = {
+        "base": f"{known['base'] or 'not named'} ({known['family']}, {known['base_parameters'] / 1e6:,.1f} M)",
+        "looped block": f"layers {first}–{last} of {known['layers']}",
+        "loop memory": f"window of {known['memory_window']} loops" if known["memory_window"] else "off (plain looping)",
+        "added": f"{known['added_parameters'] / 1e6:,.2f} M parameters, {known['added_share']:.2%} of the base",
+        "halting head": known["halting_head"] or "not trained yet",
+        "default depth": str(known["default_loops"]),
+    }
+    for name, value in rows.items():
+        summary.add_row(f"[bold]{name}[/bold]", value)
+    console.print(summary)
+
+    table = Table(title=f"Cost by depth (context of {known['context']} tokens, {known['dtype']})", title_justify="left")
+    for column in ("loops", "layer passes", "K/V bytes per token", "× base", "FLOPs: decode", "prefill", "all logits"):
+        table.add_column(column, justify="right")
+    for depth in known["depths"]:
+        kv = depth["kv_bytes_per_token"]
+        ratios = [f"{depth[f'{kind}_flops_ratio']:.2f}×" for kind in ("decode", "prefill", "forward")]
+        table.add_row(
+            str(depth["loops"]),
+            str(depth["layer_passes"]),
+            f"{kv:,}",
+            f"{kv / known['depths'][0]['kv_bytes_per_token']:.2f}×",
+            *ratios,
+        )
+    console.print(table)

@@ -1,0 +1,28 @@
+"""`recurtrace info`: what a looped model is and what each depth costs."""
+
+import json
+from typing import Annotated
+
+import typer
+
+
+def info(
+    model: Annotated[str, typer.Argument(help="Folder or hub id of a looped model, or of a base to be converted.")],
+    context: Annotated[int, typer.Option(min=1, help="Context length the FLOPs are stated for.")] = 512,
+    loop_start: Annotated[int | None, typer.Option(help="For a base: the first looped layer.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show block, added parameters, and K/V bytes and FLOPs at each depth. Reads the config only, no weights."""
+    from recurtrace.cli.describe import describe, facts
+    from recurtrace.model import RecurTraceConfig
+    from recurtrace.model.convert import check_family, choose_block, read_config
+
+    config = read_config(model)
+    if not isinstance(config, RecurTraceConfig):
+        check_family(config)
+        start = choose_block(config, loop_start, 3)
+        config = RecurTraceConfig(text_config=config, base_model_name_or_path=model, loop_start=start)
+    if as_json:
+        typer.echo(json.dumps(facts(config, context), indent=2))
+    else:
+        describe(config, context)

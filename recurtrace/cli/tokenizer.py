@@ -1,0 +1,20 @@
+"""The tokenizer of a folder, or of the base that an adapter stands on."""
+
+from typing import TYPE_CHECKING, Any
+
+from recurtrace.errors import RecurTraceError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+def load_tokenizer(*places: str | None, **options: Any) -> "PreTrainedTokenizerBase":
+    from transformers import AutoTokenizer
+
+    tried = [place for place in places if place is not None]
+    for place in tried:
+        try:
+            return AutoTokenizer.from_pretrained(place, **options)
+        except (OSError, ValueError, KeyError):  # what transformers raises where there is none
+            continue
+    raise RecurTraceError(f"no tokenizer found at {' nor '.join(map(repr, tried))}; save the base's tokenizer there.")

@@ -1,0 +1,161 @@
+"""The commands as a user types them, on a small model in a folder."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+from typer.testing import CliRunner
+
+from recurtrace import RecurTraceForCausalLM
+from recurtrace.cli import app
+from recurtrace.cli.fields import CONFIG_SOURCE, documented_fields
+from tests.conftest import VOCABULARY, stir, tiny_base
+
+runner = CliRunner(env={"COLUMNS": "200"})
+
+
+def run(*arguments, stdout=False):
+    """Output of a command; errors meant for the user come as exceptions here and as sentences in `main`."""
+    result = runner.invoke(app, list(map(str, arguments)), catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout if stdout else result.output
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cli") / "base"
+    tiny_base().save_pretrained(folder)
+    vocabulary = {"[PAD]": 0, "[UNK]": 1, **{f"w{i}": i for i in range(2, VOCABULARY)}}
+    words = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    PreTrainedTokenizerFast(tokenizer_object=words, pad_token="[PAD]", unk_token="[UNK]").save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def looped_folder(base, tmp_path_factory):
+    """A model with a trained head."""
+    folder = tmp_path_factory.mktemp("cli") / "looped"
+    run("convert", base, "--out", folder, "--loop-start", 2)
+    stir(RecurTraceForCausalLM.from_pretrained(folder)).save_pretrained(folder)
+    return folder
+
+
+def test_convert_writes_an_adapter_with_its_tokenizer(base, tmp_path):
+    options = ("--loop-memory-window", 2, "--no-loop-qk-norm", "--loop-gate-init-bias", -2.5)
+    out = run("convert", base, "--out", tmp_path / "out", "--loop-start", 1, *options)
+    assert "layers 1–3 of 6" in out
+    model = RecurTraceForCausalLM.from_pretrained(tmp_path / "out")
+    assert model.config.loop_memory_window == 2
+    assert not model.config.loop_qk_norm
+    assert (model.loop.memory[0].gate.bias == -2.5).all()
+    assert (tmp_path / "out" / "tokenizer.json").exists()
+
+
+def test_convert_is_deterministic(base, tmp_path):
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        run("convert", base, "--out", tmp_path / name, "--loop-start", 1, "--seed", seed)
+    files = [(tmp_path / name / "recurtrace.safetensors").read_bytes() for name in "abc"]
+    assert files[0] == files[1] != files[2]
+
+
+def test_convert_merged(base, tmp_path):
+    run("convert", base, "--out", tmp_path / "out", "--loop-start", 1, "--merge", "--dtype", "bfloat16")
+    model = RecurTraceForCausalLM.from_pretrained(tmp_path / "out")
+    assert model.dtype == torch.bfloat16
+    assert (tmp_path / "out" / "model.safetensors").exists()
+
+
+def test_generate_shows_the_depth(looped_folder):
+    for options, depth in (
+        (("--loops", 4), "depth 4 (fixed)"),
+        (("--loops", "adaptive"), "chosen by the halting head"),
+    ):
+        out = run("generate", looped_folder, "w5 w6 w7", "--max-new-tokens", 5, *options)
+        assert depth in out
+        assert "· 5 tokens ·" in out
+    assert "chosen by the halting head" in run("generate", looped_folder, "w5", "--max-new-tokens", 2)
+
+
+def test_generate_writes_what_the_model_says(looped_folder):
+    model = RecurTraceForCausalLM.from_pretrained(looped_folder)
+    ids = model.generate(torch.tensor([[5, 6, 7]]), loops=3, max_new_tokens=5)[0, 3:]
+    expected = " ".join(f"w{i}" if i > 1 else "" for i in ids.tolist())
+    written = run("generate", looped_folder, "w5 w6 w7", "--max-new-tokens", 5, "--loops", 3, stdout=True)
+    assert written.split() == expected.split()
+
+
+def test_generate_samples_by_seed(looped_folder):
+    def text(seed):
+        options = ("--temperature", 1, "--seed", seed, "--loops", 2)
+        return run("generate", looped_folder, "w5", *options, stdout=True)
+
+    assert text(1) == text(1) != text(2)
+
+
+def test_info(looped_folder, base):
+    out = run("info", looped_folder)
+    assert "layers 2–4 of 6" in out
+    assert "K/V bytes per token" in out
+    known = json.loads(run("info", looped_folder, "--json", stdout=True))
+    model = RecurTraceForCausalLM.from_pretrained(looped_folder)
+    assert known["added_parameters"] == sum(parameter.numel() for parameter in model.loop.parameters())
+    # The cache of the model itself: 8 numbers × 2 heads × keys and values × 4 bytes × layer passes.
+    cache = model(torch.tensor([[5, 6]]), loops=4).past_key_values
+    held = sum(part.nbytes for layer in cache.layers for part in (layer.keys, layer.values)) // 2
+    assert known["depths"][2]["kv_bytes_per_token"] == held
+    assert "layers 2–4 of 6" in run("info", base, "--loop-start", 2)
+
+
+def test_help_is_made_from_the_config():
+    out = run("convert", "--help")
+    for name in ("loop_start", "loop_memory_window", "loop_gates_open"):
+        text = documented_fields(CONFIG_SOURCE, "RecurTraceConfig")[name][2]
+        assert "--" + name.replace("_", "-") in out
+        assert text.split(":")[0][:20] in " ".join(out.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["convert", "BASE", "--out", "OUT"], "no block is known for a 6-layer qwen3"),
+        (["convert", "BASE", "--out", "OUT", "--loop-start", "5"], "block 5–7 is outside the 6 layers"),
+        (["convert", "BASE", "--out", "BASE", "--loop-start", "2"], "holds a full checkpoint"),
+        (["convert", "/no/such/folder", "--out", "OUT"], "no model found at '/no/such/folder'"),
+        (["generate", "LOOPED", ""], "the prompt is empty"),
+        (["generate", "LOOPED", "w5", "--loops", "0"], "loops must be at least 1"),
+        (["generate", "LOOPED", "w5", "--loops", "many"], "--loops takes a whole number or adaptive, got 'many'"),
+        (["generate", "LOOPED", "w5", "--loops", "2", "--threshold", "0.3"], 'belong to loops="adaptive"'),
+        (["generate", "LOOPED", "w5", "--chat"], "this tokenizer has no chat template"),
+        (["generate", "BASE", "w5"], "is a qwen3 model without loops"),
+        (["info", "/no/such/folder"], "no model found at '/no/such/folder'"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_leaves_nothing(arguments, message, base, looped_folder, tmp_path, capsys):
+    from recurtrace.cli import main
+
+    places = {"BASE": str(base), "LOOPED": str(looped_folder), "OUT": str(tmp_path / "out")}
+    sys.argv, before = ["recurtrace", *[places.get(a, a) for a in arguments]], sys.argv
+    try:
+        with pytest.raises(SystemExit) as stopped:
+            main()
+    finally:
+        sys.argv = before
+    error = capsys.readouterr().err
+    assert stopped.value.code == 1
+    assert error.startswith("error: ")
+    assert message in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_as_a_module():
+    out = subprocess.run(
+        [sys.executable, "-m", "recurtrace", "--version"], capture_output=True, text=True, check=True, env=os.environ
+    )
+    assert out.stdout.strip() == "0.1.0"

@@ -1,0 +1,54 @@
+"""Imports point one way, and the command line imports late."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import recurtrace
+
+ROOT = Path(recurtrace.__file__).parent
+# Each may import those in later rows, never those in earlier ones; within a row, nothing of the others.
+ORDER = [
+    {"cli"},
+    {"report", "explorer"},
+    {"training", "evaluation", "serving"},
+    {"inference"},
+    {"data", "model"},
+    {"records", "methods", "files", "errors"},
+]
+RANK = {part: rank for rank, row in enumerate(ORDER) for part in row}
+
+
+def imported(file: Path) -> set[str]:
+    names = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names.add(node.module)
+        elif isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+    return names
+
+
+def test_imports_point_one_way():
+    for file in ROOT.rglob("*.py"):
+        part = file.relative_to(ROOT).parts[0].removesuffix(".py")
+        if part in ("__init__", "__main__"):
+            continue
+        for name in imported(file):
+            if not name.startswith("recurtrace."):
+                continue
+            other = name.split(".")[1]
+            ok = other == part or RANK[other] > RANK[part] or other in ("errors", "files")
+            assert ok, f"{file.relative_to(ROOT)} imports {name}"
+
+
+def test_report_and_explorer_do_without_torch():
+    for part in ("report", "explorer", "records", "methods"):
+        for file in ROOT.glob(f"{part}*/**/*.py") if (ROOT / part).is_dir() else ROOT.glob(f"{part}.py"):
+            assert not {name.split(".")[0] for name in imported(file)} & {"torch", "transformers"}, file
+
+
+def test_help_does_not_import_torch():
+    code = "import sys, recurtrace.cli; print([m for m in ('torch', 'transformers', 'numpy') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -1,0 +1,102 @@
+"""What training relies on: only loop modules learn, nothing is kept before the block, recomputation is exact."""
+
+import pytest
+import torch
+from torch.autograd.graph import saved_tensors_hooks
+from transformers import Trainer, TrainingArguments
+
+from recurtrace import RecurTraceForCausalLM
+from tests.conftest import LOOP, every_family, tiny_base, tiny_looped, tokens
+
+
+@every_family
+def test_only_loop_modules_get_gradients(family):
+    model = tiny_looped(family)
+    ids = tokens(2, 6)
+    model(ids, labels=ids, loops=3).loss.backward()
+    trained = {name for name, parameter in model.named_parameters() if parameter.grad is not None}
+    added = {f"loop.{name}" for name, _ in model.loop.named_parameters()}
+    assert trained == added - {"loop.halting.weight", "loop.halting.bias"}
+    assert {name for name, parameter in model.named_parameters() if parameter.requires_grad} == added
+
+
+def test_only_loop_modules_after_loading(tmp_path):
+    model = tiny_looped()
+    for kind in ("adapter", "merged"):
+        model.save_pretrained(tmp_path / kind, merge_base=kind == "merged")
+        base = tiny_base() if kind == "adapter" else None
+        loaded = RecurTraceForCausalLM.from_pretrained(tmp_path / kind, base=base)
+        trainable = {id(parameter) for parameter in loaded.parameters() if parameter.requires_grad}
+        assert trainable == {id(parameter) for parameter in loaded.loop.parameters()}
+
+
+def test_frozen_slopes_and_open_gates():
+    model = RecurTraceForCausalLM.from_base(tiny_base(), **LOOP, loop_slope_frozen=True, loop_gates_open=True)
+    assert not any(memory.slope.requires_grad for memory in model.loop.memory)
+    assert all((memory.gate.bias == 3.0).all() for memory in model.loop.memory)
+
+
+def test_nothing_is_kept_for_backward_before_the_second_loop():
+    model = tiny_looped().train()
+    ids = tokens(2, 6)
+    kept = []
+    with saved_tensors_hooks(lambda tensor: kept.append(tensor) or tensor, lambda tensor: tensor):
+        output = model(ids, loops=1, labels=ids)
+    assert not output.loss.requires_grad
+    assert not kept
+
+
+def test_gradient_checkpointing_gives_the_same_gradients():
+    ids = tokens(2, 6)
+    gradients = []
+    for checkpointing in (False, True):
+        model = tiny_looped().train()
+        if checkpointing:
+            model.gradient_checkpointing_enable()
+            assert model.is_gradient_checkpointing
+        output = model(ids, labels=ids, loops=4)
+        assert (output.past_key_values is None) == checkpointing
+        output.loss.backward()
+        gradients.append({name: p.grad for name, p in model.loop.named_parameters() if p.grad is not None})
+    assert gradients[0].keys() == gradients[1].keys()
+    for name, gradient in gradients[0].items():
+        torch.testing.assert_close(gradients[1][name], gradient)
+
+
+def test_gradients_at_mixed_depth_are_the_sum_of_the_rows():
+    ids = tokens(3, 6)
+    depths = [2, 4, 3]
+    model = tiny_looped()
+    model(ids, loops=depths).logits.square().sum().backward()
+    together = {name: p.grad.clone() for name, p in model.loop.named_parameters() if p.grad is not None}
+    model.zero_grad()
+    for row, depth in enumerate(depths):
+        model(ids[row : row + 1], loops=depth).logits.square().sum().backward()
+    for name, gradient in together.items():
+        torch.testing.assert_close(gradient, model.loop.get_parameter(name).grad, atol=1e-3, rtol=1e-3)
+
+
+def test_the_hugging_face_trainer_trains_it(tmp_path):
+    model = RecurTraceForCausalLM.from_base(tiny_base(), **LOOP)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    data = [{"input_ids": row, "labels": row} for row in tokens(16, 8)]
+    arguments = TrainingArguments(
+        tmp_path, max_steps=4, per_device_train_batch_size=4, gradient_accumulation_steps=2, learning_rate=1e-2,
+        use_cpu=True, report_to=[], save_strategy="no", disable_tqdm=True,
+    )  # fmt: skip
+    Trainer(model, arguments, train_dataset=data).train()
+    changed = {name for name, tensor in model.state_dict().items() if not torch.equal(tensor, before[name])}
+    assert changed
+    assert all(name.startswith("loop.") for name in changed)
+    ids = tokens(2, 6)
+    assert torch.equal(model(ids, loops=1).logits, tiny_base()(ids).logits)
+
+
+@pytest.mark.parametrize("loops", [1, 4])
+def test_compiles_without_graph_breaks(loops):
+    model = tiny_looped()
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    with torch.no_grad():
+        for ids in (tokens(2, 6), tokens(3, 9)):
+            expected = model(ids, loops=loops, use_cache=False).logits
+            torch.testing.assert_close(compiled(ids, loops=loops, use_cache=False).logits, expected)
