@@ -18,7 +18,7 @@ $(VENV)/.installed: requirements.lock pyproject.toml
 	@touch $@
 
 demo: install  ## convert a small model and show what it does
-	$(BIN)/python -m recurtrace.cli.demo
+	$(BIN)/recurtrace demo
 
 test: install  ## the tests
 	$(BIN)/python -m pytest --numprocesses 2
@@ -29,8 +29,8 @@ check: install  ## lint, types, tests
 	$(BIN)/mypy
 	$(MAKE) test
 
-bench: install  ## time and memory against the base model and against the FLOPs (20 minutes)
-	$(BIN)/python -m benchmarks.depth_cost
+bench: install  ## time and memory against the base model and against its FLOPs (10 minutes); updates the README
+	$(BIN)/python -m benchmarks.depth_cost --readme README.md
 
 lock: install  ## write requirements.lock from what is installed
 	(echo '# The exact versions that `make` installs. Written by `make lock`.'; \

@@ -6,6 +6,7 @@ import typer
 from rich.console import Console
 
 from recurtrace.cli.convert import convert
+from recurtrace.cli.demo import demo
 from recurtrace.cli.generate import generate
 from recurtrace.cli.info import info
 from recurtrace.errors import RecurTraceError
@@ -20,6 +21,7 @@ app = typer.Typer(
 app.command()(convert)
 app.command()(generate)
 app.command()(info)
+app.command()(demo)
 
 
 @app.callback(invoke_without_command=True)

@@ -5,6 +5,9 @@ L + (t-2)·k + j, made when a loop first runs. A slot holds rows only for the se
 are nested, so row order is batch order among the sequences with `depth >= t`.
 
 Loop memory needs nothing here: it reads only its own position, and is made anew with each token.
+
+Slots grow by a few tokens at a time: a step then writes its token where a `DynamicCache` would copy every key and value
+of every slot, which a looped model has more of.
 """
 
 from typing import Any
@@ -12,8 +15,44 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import DynamicCache
+from transformers.cache_utils import CacheLayerMixin, DynamicLayer
 
 from recurtrace.model.configuration_recurtrace import RecurTraceConfig
+
+
+class GrowingLayer(DynamicLayer):
+    """A `DynamicLayer` whose keys and values lie in buffers with room for the tokens to come."""
+
+    room = 32  # tokens
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.keys: Any
+        self.values: Any
+        self._buffers: dict[str, Tensor] = {}
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        # The prompt is kept as it comes; with gradients nothing may be written in place.
+        if self.get_seq_length() == 0 or torch.is_grad_enabled():
+            return super().update(key_states, value_states, *args, **kwargs)
+        self.keys = self._append("keys", self.keys, key_states)
+        self.values = self._append("values", self.values, value_states)
+        return self.keys, self.values
+
+    def _append(self, name: str, held: Tensor, new: Tensor) -> Tensor:
+        """`held` and `new` along the tokens; in place if `held` still is the front of its buffer and there is room."""
+        length = held.shape[-2] + new.shape[-2]
+        buffer = self._buffers.get(name)
+        if buffer is None or held.data_ptr() != buffer.data_ptr() or length > buffer.shape[-2]:
+            buffer = held.new_empty(*held.shape[:-2], length + self.room, held.shape[-1])
+            buffer[..., : held.shape[-2], :] = held
+            self._buffers[name] = buffer
+        buffer[..., held.shape[-2] : length, :] = new
+        return buffer[..., :length, :]
+
+    def reset(self) -> None:
+        self._buffers.clear()
+        super().reset()
 
 
 class RecurTraceCache(DynamicCache):
@@ -22,6 +61,7 @@ class RecurTraceCache(DynamicCache):
     def __init__(self, config: RecurTraceConfig):
         self._base_config = config.get_text_config()
         super().__init__(config=self._base_config)
+        self.layers = self._fresh_slots()
         self._block = config.block
         self._base_slots = len(self.layers)
         self.depths: list[int] | None = None
@@ -33,9 +73,13 @@ class RecurTraceCache(DynamicCache):
             return self
         shift = self._base_slots + (t - 2) * len(self._block) - self._block.start
         if len(self.layers) <= self._block.start + shift:
-            # Fresh slots of the kind the base uses for these layers (sliding or full).
-            self.layers.extend(DynamicCache(config=self._base_config).layers[self._block.start : self._block.stop])
+            self.layers.extend(self._fresh_slots()[self._block.start : self._block.stop])
         return LoopSlots(self, shift)
+
+    def _fresh_slots(self) -> list[CacheLayerMixin]:
+        """One for each layer of the base, of the kind the base has there (sliding windows are bounded already)."""
+        kinds = DynamicCache(config=self._base_config).layers
+        return [GrowingLayer() if type(kind) is DynamicLayer else kind for kind in kinds]
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         self.batch_select_indices(beam_idx)

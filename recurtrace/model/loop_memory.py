@@ -73,15 +73,14 @@ class LoopMemoryAttention(nn.Module):
         query, gate_query, newest = self._project(state)
         window = (newest, *window)[: self.config.loop_memory_window]
 
-        scores = torch.stack([(query * past.key).sum(-1) for past in window], dim=-1)  # [b, s, H, m]
+        scores = torch.stack([torch.linalg.vecdot(query, past.key) for past in window], dim=-1)  # [b, s, H, m]
         distance = torch.arange(1, len(window) + 1, device=scores.device)  # t - t_j
-        bias = self.slope.float()[:, None] * distance
-        weights = (scores.float() * self.config.loop_attn_head_dim**-0.5 - bias).softmax(-1).to(query.dtype)
-        parts = [weight[..., None] * past.value for weight, past in zip(weights.unbind(-1), window, strict=True)]
-        read = reduce(torch.add, parts)  # [b, s, H, c]
+        bias = self.slope.float()[:, None] * -distance
+        weights = torch.add(bias, scores.float(), alpha=self.config.loop_attn_head_dim**-0.5).softmax(-1)
+        read = _weighted_sum(weights.to(query.dtype), [past.value for past in window])  # [b, s, H, c]
 
-        gate_memory = reduce(torch.add, [past.gate for past in window]) / len(window)
-        gate = torch.sigmoid(gate_query + gate_memory + self.gate.bias)  # [b, s, d]
+        memory = reduce(torch.add, [past.gate for past in window])
+        gate = torch.sigmoid(torch.add(gate_query + self.gate.bias, memory, alpha=1 / len(window)))  # [b, s, d]
         return self.scale * gate * self.o_proj(read.flatten(-2)), window
 
     def _project(self, state: Tensor) -> tuple[Tensor, Tensor, PastState]:
@@ -97,6 +96,15 @@ class LoopMemoryAttention(nn.Module):
         return query, gate_query, PastState(key, value, gate_memory)
 
 
+def _weighted_sum(weights: Tensor, values: list[Tensor]) -> Tensor:
+    """Σ_j weights[..., j] · values[j]; a loop over at most W slots, so that they need not be copied side by side."""
+    first, *others = weights.unsqueeze(-2).unbind(-1)
+    total = first * values[0]
+    for weight, value in zip(others, values[1:], strict=True):
+        total = torch.addcmul(total, weight, value)
+    return total
+
+
 class InputInjection(nn.Module):
     """Eq. 1: the block's input, normed, comes back at the start of each loop after the first."""
 
@@ -109,5 +117,9 @@ class InputInjection(nn.Module):
     def reset_parameters(self) -> None:
         init.constant_(self.alpha, self.config.loop_injection_init)
 
-    def forward(self, e: Tensor) -> Tensor:
-        return self.alpha * F.rms_norm(e, e.shape[-1:], eps=self.eps)
+    def anchor(self, e: Tensor) -> Tensor:
+        """RMSNorm(e), without a weight: the same in every loop, so taken once."""
+        return F.rms_norm(e, e.shape[-1:], eps=self.eps)
+
+    def forward(self, anchor: Tensor) -> Tensor:
+        return self.alpha * anchor

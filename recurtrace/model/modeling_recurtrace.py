@@ -87,8 +87,8 @@ class LayerInputs:
 class LoopState:
     """What one loop hands to the next, for the sequences that are active."""
 
-    e: Tensor  # [b, s, d] the block's input
     h: Tensor  # [b, s, d]
+    anchor: Tensor  # [b, s, d] the block's input; normed once a second loop asks for it
     outputs: list[Tensor]  # per looped layer: its output of the loop before, [b, s, d]
     windows: list[Window]  # per looped layer: its memory
     inputs: LayerInputs
@@ -101,7 +101,7 @@ class LoopState:
         staying = torch.tensor([i for i, stays in enumerate(stay) if stays], device=self.h.device)
         left = [row for row, stays in zip(rows, stay, strict=True) if not stays], self.h.index_select(0, leaving)
         self.rows = [row for row, stays in zip(rows, stay, strict=True) if stays]
-        self.e, self.h = self.e.index_select(0, staying), self.h.index_select(0, staying)
+        self.h, self.anchor = self.h.index_select(0, staying), self.anchor.index_select(0, staying)
         self.outputs = [output.index_select(0, staying) for output in self.outputs]
         self.windows = [tuple(past.keep(staying) for past in window) for window in self.windows]
         self.inputs = self.inputs.keep(staying)
@@ -220,13 +220,15 @@ class RecurTraceForCausalLM(PretrainedMixin, PreTrainedModel, GenerationMixin):
     ) -> tuple[Tensor, Tensor]:
         """Repeat the block until the rule has let every sequence go (Algorithm 1, lines 2–10)."""
         k = self.config.loop_num_layers
-        state = LoopState(e, e, outputs=[e] * k, windows=[()] * k, inputs=inputs)
+        state = LoopState(h=e, anchor=e, outputs=[e] * k, windows=[()] * k, inputs=inputs)
         gone: list[tuple[list[int], Tensor, int]] = []  # sequences that have halted, their output, their depth
         for t in count(1):
             slots = cache.at_loop(t) if cache is not None else None
             h = state.h
+            if t == 2:
+                state.anchor = self.loop.injection.anchor(state.anchor)
             if t > 1:
-                h = h + self.loop.injection(state.e).to(h.device)
+                h = h + self.loop.injection(state.anchor).to(h.device)
             for j, index in enumerate(self.config.block):
                 if t > 1 and self.config.loop_memory:
                     read, state.windows[j] = self.loop.memory[j](state.outputs[j], state.windows[j])

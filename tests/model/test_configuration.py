@@ -67,7 +67,7 @@ def test_a_config_without_its_base():
         RecurTraceConfig(text_config={"model_type": "quen9"}, loop_start=2)
 
 
-QWEN3 = {  # layers, hidden, MLP, heads, first looped layer, tied embeddings; added parameters of the design page
+QWEN3 = {  # layers, hidden, MLP, heads, first looped layer, tied embeddings; added parameters in millions
     "0.6B": ((28, 1024, 3072, 16, 12, True), 12.6),
     "1.7B": ((28, 2048, 6144, 16, 12, True), 37.7),
     "4B": ((36, 2560, 9728, 32, 15, True), 55.1),

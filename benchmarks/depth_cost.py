@@ -1,0 +1,215 @@
+"""What depth costs: time against the plain base and the FLOPs that `recurtrace info` states, and peak memory.
+
+At the shape of Qwen3-0.6B with random weights, float32, on this machine's CPU. Every number is a ratio within one
+run: all variants are timed in every turn, in a new random order, and the ratio of their medians is reported.
+
+    python -m benchmarks.depth_cost [--turns 20] [--readme README.md]
+"""
+
+import argparse
+import platform
+import random
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from tqdm import tqdm
+from transformers import DynamicCache, PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
+from transformers import __version__ as transformers_version
+from transformers.initialization import no_init_weights
+
+from recurtrace.evaluation.cost import Cost, cost_of
+from recurtrace.model import RecurTraceCache, RecurTraceForCausalLM
+
+DEPTHS = (1, 2, 4, 8)
+PROMPT = 256
+MIXED = [1] * 4 + [2] * 4 + [4] * 4 + [8] * 4
+MIXED_PROMPT = 64
+MEMORY_ROWS, MEMORY_CONTEXT = 2, 2048
+MARKS = ("<!-- benchmark: begin -->", "<!-- benchmark: end -->")
+
+
+def build() -> tuple[PreTrainedModel, RecurTraceForCausalLM]:
+    """The base and a looped model that shares its modules."""
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=151936, hidden_size=1024, intermediate_size=3072, num_hidden_layers=28, num_attention_heads=16,
+        num_key_value_heads=8, head_dim=128, tie_word_embeddings=True,
+    )  # fmt: skip
+    with no_init_weights():
+        base = Qwen3ForCausalLM(config).eval()
+    for name, parameter in base.named_parameters():
+        parameter.data.fill_(1.0) if "norm" in name else parameter.data.uniform_(-0.03, 0.03)
+    base.tie_weights()
+    return base, RecurTraceForCausalLM.from_base(base)
+
+
+def ratios(
+    reference: Callable[[], None], variants: dict[object, Callable[[], None]], turns: int
+) -> dict[object, float]:
+    """A variant's median time by the reference's."""
+    runs = {None: reference, **variants}
+    taken: dict[object, list[float]] = {name: [] for name in runs}
+    for run in runs.values():
+        run()
+    for _ in tqdm(range(turns), leave=False):
+        for name in random.sample(list(runs), k=len(runs)):
+            taken[name].append(seconds(runs[name]))
+    medians = {name: statistics.median(values) for name, values in taken.items()}
+    return {name: medians[name] / medians[None] for name in variants}
+
+
+def seconds(run: Callable[[], None]) -> float:
+    began = time.perf_counter()
+    run()
+    return time.perf_counter() - began
+
+
+def depth_table(base: PreTrainedModel, model: RecurTraceForCausalLM, cost: Cost, turns: int) -> list[str]:
+    prompt = torch.randint(0, 1000, (1, PROMPT))
+
+    def prefill(loops: int) -> Callable[[], None]:
+        return lambda: model(prompt, loops=loops, use_cache=True, logits_to_keep=1) and None
+
+    def decode(loops: int) -> Callable[[], None]:
+        cache = RecurTraceCache(model.config)
+        model(prompt, loops=loops, past_key_values=cache, logits_to_keep=1)
+
+        def run() -> None:
+            model(prompt[:, :1], loops=loops, past_key_values=cache)
+            cache.crop(-1)
+
+        return run
+
+    base_cache = DynamicCache(config=base.config)
+    base(prompt, past_key_values=base_cache, logits_to_keep=1)
+
+    def base_decode() -> None:
+        base(prompt[:, :1], past_key_values=base_cache)
+        base_cache.crop(-1)
+
+    read = ratios(lambda: base(prompt, use_cache=True, logits_to_keep=1), {t: prefill(t) for t in DEPTHS}, turns)
+    write = ratios(base_decode, {t: decode(t) for t in DEPTHS}, 8 * turns)
+    lines = [
+        f"| loops | prefill of {PROMPT} | FLOPs | time ÷ FLOPs | decode after {PROMPT} | FLOPs | time ÷ FLOPs |",
+        "|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for t in DEPTHS:
+        cells = []
+        for measured, stated in ((read[t], cost.prefill_ratio(t, PROMPT)), (write[t], cost.decode_ratio(t, PROMPT))):
+            cells += [f"{measured:.3f}×", f"{stated:.3f}×", f"{measured / stated:.3f}"]
+        lines.append(f"| {t} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def mixed_batch(model: RecurTraceForCausalLM, turns: int) -> list[str]:
+    """One batch of 16 at mixed depths against its parts: the rows of each depth as a batch of their own."""
+    prompts = torch.randint(0, 1000, (len(MIXED), MIXED_PROMPT))
+    groups = {t: [row for row, depth in enumerate(MIXED) if depth == t] for t in sorted(set(MIXED))}
+
+    def prefill(rows: list[int], loops: int | list[int]) -> Callable[[], None]:
+        return lambda: model(prompts[rows], loops=loops, use_cache=True, logits_to_keep=1) and None
+
+    def decode(rows: list[int], loops: int | list[int]) -> Callable[[], None]:
+        cache = RecurTraceCache(model.config)
+        model(prompts[rows], loops=loops, past_key_values=cache, logits_to_keep=1)
+
+        def run() -> None:
+            model(prompts[rows, :1], loops=loops, past_key_values=cache)
+            cache.crop(-1)
+
+        return run
+
+    lines = ["| batch of 16, depths 1, 2, 4, 8 | together ÷ sum of its parts |", "|---|---:|"]
+    for name, make in (("prefill", prefill), ("decode", decode)):
+        parts = [make(rows, loops) for loops, rows in groups.items()]
+        whole = make(list(range(len(MIXED))), MIXED)
+        ratio = ratios(lambda parts=parts: [run() for run in parts] and None, {"whole": whole}, turns)["whole"]
+        lines.append(f"| {name} | {ratio:.3f} |")
+    return lines
+
+
+def peak_of_decoding(loops: int | None) -> int:
+    """Peak resident bytes of this process while decoding at a depth (None: the plain base)."""
+    base, model = build()
+    if loops is None:
+        runner, cache, depth = base, DynamicCache(config=base.config), {}
+    else:
+        runner, cache, depth = model, RecurTraceCache(model.config), {"loops": loops}
+    short = 8
+    token = torch.randint(0, 1000, (MEMORY_ROWS, short))
+    with torch.no_grad():
+        runner(token, past_key_values=cache, logits_to_keep=1, **depth)
+        for layer in cache.layers:  # a long context without the hour it takes to read one
+            layer.keys = layer.keys.repeat(1, 1, MEMORY_CONTEXT // short, 1)
+            layer.values = layer.values.repeat(1, 1, MEMORY_CONTEXT // short, 1)
+        Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
+        for _ in range(3):
+            runner(token[:, :1], past_key_values=cache, **depth)
+    status = Path("/proc/self/status").read_text()
+    return int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1]) * 1024
+
+
+def memory(cost: Cost) -> list[str]:
+    def measured(loops: str) -> int:
+        command = [sys.executable, "-m", "benchmarks.depth_cost", "--peak", loops]
+        # Large blocks straight from the system and back to it, so that resident memory is what is in use.
+        environment = {"MALLOC_MMAP_THRESHOLD_": "65536", "PATH": "/usr/bin:/bin"}
+        return int(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout)
+
+    base, deep = measured("base"), measured("8")
+    tokens = MEMORY_ROWS * (MEMORY_CONTEXT + 3)
+    stated = tokens * (cost.kv_bytes(8, 4) - cost.kv_bytes(1, 4))
+    mib = 2**20
+    return [
+        f"| decoding {MEMORY_ROWS} × {MEMORY_CONTEXT} tokens at 8 loops | MiB |",
+        "|---|---:|",
+        f"| peak beyond the base model's own | {(deep - base) / mib:.0f} |",
+        f"| key/value bytes of the extra loops, as stated | {stated / mib:.0f} |",
+        f"| measured ÷ stated | {(deep - base) / stated:.3f} |",
+    ]
+
+
+def report(turns: int) -> str:
+    torch.set_grad_enabled(False)
+    base, model = build()
+    cost = cost_of(model.config)
+    parts = [
+        [
+            "Qwen3-0.6B shape, random weights, float32, "
+            f"{torch.get_num_threads()} threads of {platform.processor() or platform.machine()}, "
+            f"torch {torch.__version__.split('+')[0]}, transformers {transformers_version}; {turns} turns "
+            "(`make bench`).",
+        ],
+        depth_table(base, model, cost, turns),
+        mixed_batch(model, max(turns // 2, 3)),
+    ]
+    del base, model
+    parts.append(memory(cost))
+    return "\n\n".join("\n".join(lines) for lines in parts)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--turns", type=int, default=20)
+    parser.add_argument("--readme", type=Path, help="put the result between the benchmark marks of this file")
+    parser.add_argument("--peak", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.peak:
+        print(peak_of_decoding(None if arguments.peak == "base" else int(arguments.peak)))
+        return
+    text = report(arguments.turns)
+    Console().print(text, markup=False)
+    if arguments.readme:
+        before, rest = arguments.readme.read_text().split(MARKS[0])
+        after = rest.split(MARKS[1])[1]
+        arguments.readme.write_text(f"{before}{MARKS[0]}\n{text}\n{MARKS[1]}{after}")
+
+
+if __name__ == "__main__":
+    main()
