@@ -1,9 +1,10 @@
 """RecurTrace: turn a pretrained language model into a looped reasoner that picks its depth for each input.
 
-The names below are imported on first use, so that the command line answers at once. Importing one of them also
-registers the model with the Auto classes of transformers; if transformers is there already, that happens now.
+Importing the package makes the model known to the Auto classes of transformers. The command line does without, so
+that it answers at once, and imports a name on first use.
 """
 
+import os
 import sys
 from importlib import import_module
 from importlib.metadata import version
@@ -32,5 +33,9 @@ def __getattr__(name: str) -> Any:
     return getattr(import_module(_HOMES[name]), name)
 
 
-if "transformers" in sys.modules:
+def _is_command_line() -> bool:
+    return os.path.basename(sys.argv[0]) in ("recurtrace", "-m")  # -m: python is looking for recurtrace/__main__.py
+
+
+if not _is_command_line():
     import_module("recurtrace.model")

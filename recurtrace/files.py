@@ -21,13 +21,20 @@ def writing(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def writing_folder(folder: Path) -> Iterator[Path]:
-    """Gives a temporary folder inside `folder`; its files move up when the block ends well, config.json last."""
+def writing_folder(folder: Path, replaces: str | None = None) -> Iterator[Path]:
+    """Gives a temporary folder inside `folder`; its files move up when the block ends well, config.json last.
+
+    Old files that match the pattern `replaces` and were not written anew are removed, so that none is taken for new.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=".saving-", dir=folder))
     try:
         yield temporary
-        for file in sorted(temporary.iterdir(), key=lambda file: (file.name == "config.json", file.name)):
+        new = sorted(temporary.iterdir(), key=lambda file: (file.name == "config.json", file.name))
+        for old in folder.glob(replaces) if replaces and new else ():
+            if not (temporary / old.name).exists():
+                old.unlink()
+        for file in new:
             os.replace(file, folder / file.name)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

@@ -9,7 +9,7 @@ from hypothesis import settings
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from recurtrace import RecurTraceForCausalLM
-from recurtrace.model.convert import FAMILIES
+from recurtrace.model.families import FAMILIES
 
 VOCABULARY = 97
 LAYERS = 6

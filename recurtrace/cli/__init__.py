@@ -36,7 +36,8 @@ def _root(version: bool = typer.Option(False, "--version", help="Print the versi
 def main() -> None:
     try:
         app()
-    except RecurTraceError as error:
+    except (RecurTraceError, OSError) as error:
+        # An OSError of the system (no space, no permission) names its file; the others are transformers' own texts.
         Console(stderr=True).print("[red]error:[/red]", end=" ")
         print(error, file=sys.stderr)
         sys.exit(1)

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from recurtrace.cli.fields import config_options
+from recurtrace.cli.options import Dtype
 
 
 @config_options(
@@ -27,7 +28,7 @@ def convert(
     base: Annotated[str, typer.Argument(help="Hub id or folder of the base model.")],
     out: Annotated[Path, typer.Option(help="Folder to write.")],
     merge: Annotated[bool, typer.Option("--merge", help="Write the base's weights too, for serving.")] = False,
-    dtype: Annotated[str, typer.Option(help="Type of the weights: auto is the base's own.")] = "auto",
+    dtype: Annotated[Dtype, typer.Option(help="Type of the weights: auto is the base's own.")] = "auto",
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub model.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the fresh loop modules.")] = 0,
     **fields: Any,

@@ -73,7 +73,7 @@ def _scales() -> Table:
 
     from recurtrace.evaluation.cost import cost_of
     from recurtrace.model import RecurTraceConfig
-    from recurtrace.model.convert import choose_block
+    from recurtrace.model.families import choose_block
 
     table = Table("Qwen3", "looped block", "base", "added", "share", "FLOPs at 2, 4, 8 loops")
     for scale, (layers, hidden, mlp, heads, tied) in QWEN3_SCALES.items():
@@ -81,7 +81,7 @@ def _scales() -> Table:
             vocab_size=151936, num_hidden_layers=layers, hidden_size=hidden, intermediate_size=mlp,
             num_attention_heads=heads, num_key_value_heads=8, head_dim=128, tie_word_embeddings=tied,
         )  # fmt: skip
-        config = RecurTraceConfig(text_config=base, loop_start=choose_block(base, None, 3))
+        config = RecurTraceConfig(text_config=base, loop_start=choose_block(base))
         cost = cost_of(config)
         table.add_row(
             scale,

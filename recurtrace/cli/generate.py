@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from recurtrace.cli.options import Dtype
 from recurtrace.errors import RecurTraceError
 
 
@@ -23,7 +24,7 @@ def generate(
     chat: Annotated[bool, typer.Option("--chat", help="Wrap the prompt in the tokenizer's chat template.")] = False,
     base: Annotated[str | None, typer.Option(help="Where the base is, if not where the adapter says.")] = None,
     check_base: Annotated[bool, typer.Option(help="Refuse a base with other weights than the adapter's.")] = True,
-    dtype: Annotated[str, typer.Option(help="Type of the weights: auto is the checkpoint's own.")] = "auto",
+    dtype: Annotated[Dtype, typer.Option(help="Type of the weights: auto is the checkpoint's own.")] = "auto",
     device: Annotated[str, typer.Option(help="cpu, cuda, …; auto is the best there is.")] = "auto",
 ) -> None:
     """Continue a prompt; tokens appear as they come, the chosen depth below them."""
@@ -37,23 +38,27 @@ def generate(
 
     from recurtrace.cli.tokenizer import load_tokenizer
     from recurtrace.model import RecurTraceCache, RecurTraceConfig, RecurTraceForCausalLM
-    from recurtrace.model.convert import not_looped, read_config
+    from recurtrace.model.convert import locate_base, not_looped, read_config
     from recurtrace.model.depth import check_request
 
     config = read_config(model)
     if not isinstance(config, RecurTraceConfig):
         raise not_looped(model, config)
     check_request(depth, {"min_depth": min_depth, "max_depth": max_depth, "threshold": threshold}, config, batch_size=1)
-    tokenizer = load_tokenizer(model, base or config.base_model_name_or_path)
+    named = config.base_model_name_or_path
+    tokenizer = load_tokenizer(model, base or (locate_base(named, model) if named else None))
     if chat:
         if not tokenizer.chat_template:
             raise RecurTraceError("this tokenizer has no chat template; leave out --chat.")
         messages = [{"role": "user", "content": text}]
         text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    if device == "auto":
-        device = str(torch.accelerator.current_accelerator() or "cpu")
-    looped = RecurTraceForCausalLM.from_pretrained(model, base=base, check_base=check_base, dtype=dtype).to(device)
-    inputs = tokenizer(text, return_tensors="pt", add_special_tokens=not chat).to(device)
+    try:
+        place = torch.device(device) if device != "auto" else torch.accelerator.current_accelerator()
+        torch.empty(0, device=place)
+    except (RuntimeError, AssertionError) as error:
+        raise RecurTraceError(f"the device {device!r} cannot be used here; try --device cpu.") from error
+    looped = RecurTraceForCausalLM.from_pretrained(model, base=base, check_base=check_base, dtype=dtype).to(place)
+    inputs = tokenizer(text, return_tensors="pt", add_special_tokens=not chat).to(looped.device)
 
     torch.manual_seed(seed)
     cache = RecurTraceCache(looped.config)

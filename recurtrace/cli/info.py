@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from recurtrace.errors import RecurTraceError
+
 
 def info(
     model: Annotated[str, typer.Argument(help="Folder or hub id of a looped model, or of a base to be converted.")],
@@ -15,13 +17,16 @@ def info(
     """Show block, added parameters, and K/V bytes and FLOPs at each depth. Reads the config only, no weights."""
     from recurtrace.cli.describe import describe, facts
     from recurtrace.model import RecurTraceConfig
-    from recurtrace.model.convert import check_family, choose_block, read_config
+    from recurtrace.model.convert import read_config
+    from recurtrace.model.families import check_family, choose_block
 
     config = read_config(model)
     if not isinstance(config, RecurTraceConfig):
         check_family(config)
-        start = choose_block(config, loop_start, 3)
+        start = choose_block(config, loop_start)
         config = RecurTraceConfig(text_config=config, base_model_name_or_path=model, loop_start=start)
+    elif loop_start is not None:
+        raise RecurTraceError(f"{model!r} is looped already, from layer {config.loop_start}; leave out --loop-start.")
     if as_json:
         typer.echo(json.dumps(facts(config, context), indent=2))
     else:

@@ -32,23 +32,29 @@ class GrowingLayer(DynamicLayer):
         self._buffers: dict[str, Tensor] = {}
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        # The prompt is kept as it comes; with gradients nothing may be written in place.
-        if self.get_seq_length() == 0 or torch.is_grad_enabled():
+        # The prompt is kept as it comes; for gradients and in a compiled graph nothing is written in place.
+        if self.get_seq_length() == 0 or torch.is_grad_enabled() or torch.compiler.is_compiling():
             return super().update(key_states, value_states, *args, **kwargs)
         self.keys = self._append("keys", self.keys, key_states)
         self.values = self._append("values", self.values, value_states)
         return self.keys, self.values
 
     def _append(self, name: str, held: Tensor, new: Tensor) -> Tensor:
-        """`held` and `new` along the tokens; in place if `held` still is the front of its buffer and there is room."""
+        """`held` and `new` along the tokens, in place if there is room behind `held`."""
         length = held.shape[-2] + new.shape[-2]
         buffer = self._buffers.get(name)
-        if buffer is None or held.data_ptr() != buffer.data_ptr() or length > buffer.shape[-2]:
+        if buffer is None or length > buffer.shape[-2] or not self._is_front(held, buffer):
             buffer = held.new_empty(*held.shape[:-2], length + self.room, held.shape[-1])
             buffer[..., : held.shape[-2], :] = held
             self._buffers[name] = buffer
         buffer[..., held.shape[-2] : length, :] = new
         return buffer[..., :length, :]
+
+    @staticmethod
+    def _is_front(held: Tensor, buffer: Tensor) -> bool:
+        """`held` lies in `buffer` still (cropping leaves it there, reordering does not), and it may be written to."""
+        writable = torch.is_inference_mode_enabled() or not buffer.is_inference()
+        return writable and held.data_ptr() == buffer.data_ptr()
 
     def reset(self) -> None:
         self._buffers.clear()
@@ -64,6 +70,7 @@ class RecurTraceCache(DynamicCache):
         self.layers = self._fresh_slots()
         self._block = config.block
         self._base_slots = len(self.layers)
+        self._records_past = False
         self.depths: list[int] | None = None
         """Loops each sequence runs; None until the first forward has decided."""
 
@@ -74,12 +81,23 @@ class RecurTraceCache(DynamicCache):
         shift = self._base_slots + (t - 2) * len(self._block) - self._block.start
         if len(self.layers) <= self._block.start + shift:
             self.layers.extend(self._fresh_slots()[self._block.start : self._block.stop])
+            if self._records_past:
+                super().activate_past_recording()
         return LoopSlots(self, shift)
 
     def _fresh_slots(self) -> list[CacheLayerMixin]:
         """One for each layer of the base, of the kind the base has there (sliding windows are bounded already)."""
         kinds = DynamicCache(config=self._base_config).layers
         return [GrowingLayer() if type(kind) is DynamicLayer else kind for kind in kinds]
+
+    @property
+    def batch_size(self) -> int:
+        return len(self.depths) if self.depths is not None else -1
+
+    def activate_past_recording(self) -> None:
+        """Slots made later record their past too."""
+        self._records_past = True
+        super().activate_past_recording()
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         self.batch_select_indices(beam_idx)

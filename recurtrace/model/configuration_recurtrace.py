@@ -6,6 +6,7 @@ the command line makes its help from it.
 
 import difflib
 import math
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -13,8 +14,7 @@ from transformers import AutoConfig, GenerationConfig, PreTrainedConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from recurtrace.errors import RecurTraceError
-
-POOLINGS = ("prompt_mean", "prompt_last")
+from recurtrace.model.families import check_family
 
 # What transformers itself may hand to any config beyond the declared fields.
 _KNOWN_TO_TRANSFORMERS = {
@@ -47,6 +47,9 @@ class RecurTraceConfig(PreTrainedConfig):
     """Hub id or folder of the base that an adapter stands on."""
     base_fingerprint: str | None = None
     """Hash of the base's weights as stored, so that an adapter is never put on another base unnoticed."""
+
+    base_revision: str | None = None
+    """Branch, tag or commit of a base from the hub, if one was asked for."""
 
     loop_start: int = None  # type: ignore[assignment] # asked for, or the paper's for a known base
     """First looped layer s, 0-based."""
@@ -99,7 +102,7 @@ class RecurTraceConfig(PreTrainedConfig):
     """What the head was trained on."""
     loop_halting_aux_margin: float = 0.01
     """Margin delta by which a deeper loop must lower the loss (Eq. 6)."""
-    loop_halting_aux_depths: list[int] | tuple[int, ...] = (1, 2, 4, 6)
+    loop_halting_aux_depths: Sequence[int] = (1, 2, 4, 6)
     """Depths at which the head is supervised."""
     loop_halting_depth_cost: float = 0.0
     """Price of one extra loop in the oracle's comparison."""
@@ -113,10 +116,12 @@ class RecurTraceConfig(PreTrainedConfig):
         self._refuse_unknown(kwargs)
         if isinstance(self.text_config, dict):
             self.text_config = _base_config_from_dict(self.text_config)
-        if self.text_config is None:
-            raise RecurTraceError("RecurTraceConfig needs text_config, the base's own config.")
+        if not isinstance(self.text_config, PreTrainedConfig):
+            raise RecurTraceError(
+                f"RecurTraceConfig needs text_config, the base's own config, got {self.text_config!r}."
+            )
+        check_family(self.text_config)
         self.tie_word_embeddings = self.text_config.tie_word_embeddings
-        self.loop_halting_aux_depths = list(self.loop_halting_aux_depths)
         # transformers hands the attention implementation down to text_config, also when none was asked for.
         kwargs.setdefault("attn_implementation", self.text_config._attn_implementation)
         super().__post_init__(**kwargs)
@@ -148,6 +153,21 @@ class RecurTraceConfig(PreTrainedConfig):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
                 raise RecurTraceError(f"{name} must be a finite number, got {value!r}.")
+        for name in _SWITCHES:
+            if not isinstance(getattr(self, name), bool):
+                raise RecurTraceError(f"{name} must be true or false, got {getattr(self, name)!r}.")
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise RecurTraceError(f"{name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}.")
+        depths = self.loop_halting_aux_depths
+        if not isinstance(depths, list | tuple) or not all(type(depth) is int and depth >= 1 for depth in depths):
+            raise RecurTraceError(f"loop_halting_aux_depths must be a list of depths of at least 1, got {depths!r}.")
+        self.loop_halting_aux_depths = list(depths)
+        if self.loop_train_mean <= 1 or self.loop_train_sigma < 0:
+            raise RecurTraceError(
+                f"loop_train_mean must be above 1 and loop_train_sigma not negative, "
+                f"got {self.loop_train_mean} and {self.loop_train_sigma}."
+            )
         layers = self.text_config.num_hidden_layers
         if self.loop_start is None:
             raise RecurTraceError("loop_start is not set; name the first looped layer, e.g. loop_start=12.")
@@ -166,10 +186,6 @@ class RecurTraceConfig(PreTrainedConfig):
             raise RecurTraceError(
                 f"loop_halting_min_depth ({self.loop_halting_min_depth}) is above "
                 f"loop_halting_max_depth ({self.loop_halting_max_depth})."
-            )
-        if self.loop_halting_pooling not in POOLINGS:
-            raise RecurTraceError(
-                f"loop_halting_pooling must be one of {', '.join(POOLINGS)}, got {self.loop_halting_pooling!r}."
             )
 
     @classmethod
@@ -193,6 +209,18 @@ _AT_LEAST = {
     "loop_halting_min_depth": 1,
     "loop_halting_max_depth": 1,
     "loop_halting_oracle_max": 1,
+}
+_SWITCHES = (
+    "loop_memory",
+    "loop_qk_norm",
+    "loop_slope_frozen",
+    "loop_gates_open",
+    "loop_halting_trained",
+)
+_CHOICES = {
+    "loop_sample_dist": ("lognormal_poisson",),
+    "loop_halting_pooling": ("prompt_mean", "prompt_last"),
+    "loop_halting_objective": ("oracle", "act", "pondernet", "loopus", "tah"),
 }
 _FINITE = (
     "loop_gate_init",

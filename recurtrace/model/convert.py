@@ -1,4 +1,4 @@
-"""Conversion: which bases can be looped, where, and how a base becomes a config and a model's two halves."""
+"""The base: reading its config, loading it, telling it from others."""
 
 import os
 from pathlib import Path
@@ -10,19 +10,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, Pre
 
 from recurtrace.errors import RecurTraceError
 from recurtrace.model.checkpoint import WeightReader, fingerprint, weight_files
-
-# Decoders of the Llama shape (embed_tokens, layers, norm, rotary_emb), by transformers' model_type.
-FAMILIES = {
-    "qwen3": "Qwen3",
-    "qwen2": "Qwen2",
-    "llama": "Llama and SmolLM",
-    "mistral": "Mistral",
-    "olmo2": "OLMo2",
-}
-
-# The paper's blocks of three layers, by (layers, hidden size) of the Qwen3 base; first layer, 0-based.
-QWEN3_BLOCKS = {(28, 1024): 12, (28, 2048): 12, (36, 2560): 15, (36, 4096): 15}
-PRESET_NUM_LAYERS = 3
+from recurtrace.model.families import check_family
 
 # What from_base and from_pretrained hand on to the loading of the base; everything else is a config field.
 LOADING_OPTIONS = {
@@ -45,41 +33,21 @@ def hub_options(options: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if name in _HUB_OPTIONS}
 
 
-def check_family(base_config: PreTrainedConfig) -> None:
-    if base_config.model_type not in FAMILIES:
-        supported = ", ".join(FAMILIES.values())
-        raise RecurTraceError(
-            f"models of type {base_config.model_type!r} cannot be looped yet; supported are {supported}."
-        )
-
-
-def choose_block(base_config: PreTrainedConfig, loop_start: int | None, loop_num_layers: int) -> int:
-    """The first looped layer: the one asked for, or the paper's for its four Qwen3 scales."""
-    if loop_start is not None:
-        return loop_start
-    layers, hidden = base_config.num_hidden_layers, base_config.hidden_size
-    known = QWEN3_BLOCKS.get((layers, hidden)) if base_config.model_type == "qwen3" else None
-    if known is None or loop_num_layers != PRESET_NUM_LAYERS:
-        raise RecurTraceError(
-            f"no block is known for a {layers}-layer {base_config.model_type} of width {hidden} with "
-            f"{loop_num_layers} looped layers; pass loop_start (--loop-start), the first looped layer, "
-            "somewhere in the middle."
-        )
-    return known
-
-
 def read_config(name_or_path: str, **hub: Any) -> PreTrainedConfig:
     """Config of a folder or hub model, with a sentence instead of a traceback if there is none."""
-    if os.path.isdir(name_or_path) and not os.path.isfile(os.path.join(name_or_path, "config.json")):
+    local = os.path.isdir(name_or_path)
+    if local and not os.path.isfile(os.path.join(name_or_path, "config.json")):
         raise RecurTraceError(f"the folder {name_or_path!r} has no config.json, so it holds no model.")
     try:
         return AutoConfig.from_pretrained(name_or_path, **hub)
+    except RecurTraceError:
+        raise
     except OSError as error:
+        if local:
+            raise RecurTraceError(f"{name_or_path}/config.json is not valid JSON; fetch or save it again.") from error
         raise RecurTraceError(
             f"no model found at {name_or_path!r}: it is not a folder here, nor a hub id that can be reached."
         ) from error
-    except RecurTraceError:
-        raise
     except ValueError as error:
         raise RecurTraceError(f"the config.json of {name_or_path!r} cannot be used: {error}") from error
 
@@ -100,11 +68,11 @@ def not_looped(name_or_path: str, config: PreTrainedConfig) -> RecurTraceError:
     )
 
 
-def load_base(name_or_path: str, **options: Any) -> PreTrainedModel:
-    """The base as transformers loads it: safetensors only, no remote code, every weight present."""
+def load_base(name_or_path: str, **options: Any) -> tuple[PreTrainedModel, str]:
+    """The base as transformers loads it, and its fingerprint: safetensors only, no remote code, every weight there."""
     hub = hub_options(options)
-    read_base_config(name_or_path, **hub)
-    with WeightReader(weight_files(name_or_path, **hub)):
+    files = weight_files(name_or_path, **hub)
+    with WeightReader(files):
         pass  # a truncated file is told apart before gigabytes are read
     base, found = AutoModelForCausalLM.from_pretrained(
         name_or_path, use_safetensors=True, output_loading_info=True, **options
@@ -113,19 +81,20 @@ def load_base(name_or_path: str, **options: Any) -> PreTrainedModel:
         raise RecurTraceError(
             f"the weights at {name_or_path!r} lack {sorted(found['missing_keys'])[0]}; fetch or save the base again."
         )
-    return base
+    with WeightReader(files) as reader:
+        return base, fingerprint(reader, [name for name in _own_weights(base) if name in reader], name_or_path)
 
 
-def base_fingerprint(base: PreTrainedModel, name_or_path: str | None, **hub: Any) -> str:
-    """Fingerprint of the weights as stored, if that is what `base` holds (in whatever dtype), else as in memory."""
+def identify(base: PreTrainedModel) -> str:
+    """Fingerprint of a base that is in memory: that of its files, if it still is what they hold (in any dtype)."""
     names, tensors = _own_weights(base), base.state_dict()
     try:
-        files = weight_files(name_or_path, **hub) if name_or_path else []
-    except RecurTraceError:
+        files = weight_files(base.config.name_or_path) if base.config.name_or_path else []
+    except (RecurTraceError, OSError):  # made in memory, or its files are gone
         files = []
     with WeightReader(files) as reader:
         if all(name in reader and _same(tensors[name], reader[name]) for name in names):
-            return fingerprint(reader, names, str(name_or_path))
+            return fingerprint(reader, names, base.config.name_or_path)
     return fingerprint(tensors, names, "the base model")
 
 

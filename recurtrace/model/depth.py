@@ -4,6 +4,7 @@ Shapes: b rows · s positions · d hidden size.
 """
 
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any, Protocol
 
 import torch
@@ -112,11 +113,11 @@ def check_loops(loops: Loops, config: RecurTraceConfig, batch_size: int) -> int 
 
 
 def _check_depth(depth: object) -> int:
-    if isinstance(depth, bool) or not isinstance(depth, int):
+    if isinstance(depth, bool) or not isinstance(depth, Integral):
         raise RecurTraceError(f'loops must be a whole number or "adaptive", got {depth!r}.')
     if depth < 1:
         raise RecurTraceError(f"loops must be at least 1 (one loop is the base model), got {depth}.")
-    return depth
+    return int(depth)
 
 
 def kept_depths(kept: list[int], loops: int | str | list[int], batch_size: int) -> list[int]:
@@ -139,6 +140,6 @@ def adaptive_bounds(config: RecurTraceConfig, given: dict[str, Any]) -> dict[str
         bounds["min_depth"] = min(bounds["min_depth"], bounds["max_depth"])
     if bounds["min_depth"] > bounds["max_depth"]:
         raise RecurTraceError(f"min_depth ({bounds['min_depth']}) is above max_depth ({bounds['max_depth']}).")
-    if not 0 <= bounds["threshold"] <= 1:
-        raise RecurTraceError(f"threshold is a probability between 0 and 1, got {bounds['threshold']}.")
+    if not isinstance(bounds["threshold"], int | float) or not 0 <= bounds["threshold"] <= 1:
+        raise RecurTraceError(f"threshold is a probability between 0 and 1, got {bounds['threshold']!r}.")
     return bounds

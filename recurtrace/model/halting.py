@@ -41,7 +41,7 @@ def prompt_positions(
 ) -> Tensor:
     """[b, s] True where the halting head may read.
 
-    That is `prompt_mask` without padding; by default everything, and with `labels` only what is not an answer.
+    That is `prompt_mask` without padding; by default everything, and with `labels` what comes before the first label.
     """
     positions = torch.ones(h.shape[:2], dtype=torch.bool, device=h.device)
     if isinstance(attention_mask, Tensor) and attention_mask.ndim == 2:
@@ -55,7 +55,7 @@ def prompt_positions(
         positions[:, prompt_mask.shape[1] :] = False  # what came after the prompt
         positions[:, : prompt_mask.shape[1]] &= prompt_mask.to(h.device).bool()
     elif labels is not None:
-        positions &= (labels == -100).to(h.device)
+        positions &= ((labels != -100).cumsum(dim=1) == 0).to(h.device)
     has_prompt = positions.any(dim=1)
     if not has_prompt.all():
         row = int(has_prompt.logical_not().nonzero()[0, 0])

@@ -133,6 +133,7 @@ class RecurTraceForCausalLM(PretrainedMixin, PreTrainedModel, GenerationMixin):
         self.model = base.model
         self.lm_head = base.lm_head
         self.loop = LoopModules(config)
+        self._base_vocabulary = self.model.embed_tokens.weight.shape[0]
         self.post_init()
         self.freeze_base()
 
@@ -141,12 +142,16 @@ class RecurTraceForCausalLM(PretrainedMixin, PreTrainedModel, GenerationMixin):
             module.reset_parameters()
 
     def loop_modules(self) -> list[nn.Module]:
-        """The modules that are added to the base, and the only ones that train."""
+        """The modules that are added to the base."""
         return [self.loop]
 
     def freeze_base(self) -> None:
-        self.model.requires_grad_(False)
-        self.lm_head.requires_grad_(False)
+        """Leave gradients to the modules that are added, and among them to those the config does not freeze."""
+        self.requires_grad_(False)
+        for module in self.loop_modules():
+            module.requires_grad_(True)
+        for memory in self.loop.memory:
+            memory.slope.requires_grad_(not self.config.loop_slope_frozen)
 
     @can_return_tuple
     def forward(
@@ -169,12 +174,14 @@ class RecurTraceForCausalLM(PretrainedMixin, PreTrainedModel, GenerationMixin):
     ) -> RecurTraceOutput:
         """The base's forward, with the block run `loops` times.
 
+        One loop is the frozen base alone, so its loss has no gradient.
+
         Args:
             loops: depth of every sequence, one depth for each, or "adaptive"; None is the model's default. With a
                 cache that holds tokens already, the depth chosen with its first tokens stands.
             min_depth, max_depth, threshold: the adaptive rule's T_min, T_max and τ; None is the config's value.
             prompt_mask: [b, ≤ s] the positions the halting head may read; by default all that are not padding, and
-                with `labels` only those whose label is ignored, so that the head never sees the answer.
+                with `labels` only those before the first label, so that the head never sees the answer.
         """
         if kwargs.pop("output_attentions", None):
             raise RecurTraceError("output_attentions is not available for looped models; leave it out.")
@@ -324,9 +331,10 @@ class RecurTraceForCausalLM(PretrainedMixin, PreTrainedModel, GenerationMixin):
         prompt_mask: Tensor | None,
         labels: Tensor | None,
     ) -> DepthRule:
-        loops, bounds = check_request(loops, bounds, self.config, len(h))
-        if cache is not None and cache.depths is not None:
-            return depth_rule(kept_depths(cache.depths, loops, len(h)))
+        kept = cache.depths if cache is not None else None
+        loops, bounds = check_request(kept if loops is None else loops, bounds, self.config, len(h))
+        if kept is not None:
+            return depth_rule(kept_depths(kept, loops, len(h)))
         if not isinstance(loops, str):
             return depth_rule(loops if isinstance(loops, list) else [loops])
         _refuse_packed(inputs, attention_mask)
@@ -348,12 +356,17 @@ class RecurTraceForCausalLM(PretrainedMixin, PreTrainedModel, GenerationMixin):
         )
         if prompt is None or prompt.shape[1] == 0:
             raise RecurTraceError("the prompt is empty; give at least one token.")
-        settings = args[0] if args else kwargs.get("generation_config")
-        settings = settings if settings is not None else self.generation_config
+        given = args[0] if args else kwargs.get("generation_config")
 
-        def setting(name: str) -> Any:
-            return kwargs[name] if kwargs.get(name) is not None else getattr(settings, name, None)
+        def setting(name: str) -> Any:  # as transformers resolves it: the call, the config given, the model's own
+            values = (kwargs.get(name), getattr(given, name, None), getattr(self.generation_config, name, None))
+            return next((value for value in values if value is not None), None)
 
+        if kwargs.get("assistant_model") is not None:
+            raise RecurTraceError("an assistant model cannot follow loops; use prompt_lookup_num_tokens, or neither.")
+        cache = kwargs.get("past_key_values")
+        if kwargs.get("loops") is None and isinstance(cache, RecurTraceCache) and cache.depths is not None:
+            kwargs["loops"] = cache.depths
         loops = check_loops(kwargs.get("loops"), self.config, len(prompt))
         if setting("cache_implementation") not in (None, "dynamic"):
             raise RecurTraceError(
@@ -367,7 +380,7 @@ class RecurTraceForCausalLM(PretrainedMixin, PreTrainedModel, GenerationMixin):
         if loops == "adaptive" and kwargs.get("prompt_mask") is None:
             mask = kwargs.get("attention_mask")
             kwargs["prompt_mask"] = mask if mask is not None else torch.ones(prompt.shape[:2], device=prompt.device)
-        if kwargs.get("past_key_values") is None and setting("use_cache") is not False:
+        if cache is None and setting("use_cache") is not False:
             kwargs["past_key_values"] = RecurTraceCache(self.config)
         return super().generate(inputs, *args, **kwargs)
 

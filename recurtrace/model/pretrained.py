@@ -1,10 +1,13 @@
 """From a base to a looped model, to files, and back."""
 
+import copy
 import os
+import tempfile
 from pathlib import Path
 from typing import Any, Self
 
 import torch
+from huggingface_hub import HfApi
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel
 
@@ -25,11 +28,8 @@ from recurtrace.model.checkpoint import (
 from recurtrace.model.configuration_recurtrace import RecurTraceConfig
 from recurtrace.model.convert import (
     LOADING_OPTIONS,
-    PRESET_NUM_LAYERS,
-    base_fingerprint,
-    check_family,
-    choose_block,
     hub_options,
+    identify,
     load_base,
     locate_base,
     not_looped,
@@ -37,6 +37,10 @@ from recurtrace.model.convert import (
     read_base_config,
     read_config,
 )
+from recurtrace.model.families import PRESET_NUM_LAYERS, check_family, choose_block
+
+# Options of transformers' from_pretrained that change nothing for an adapter.
+_WITHOUT_EFFECT = {"adapter_kwargs", "low_cpu_mem_usage", "trust_remote_code", "use_safetensors", "weights_only"}
 
 
 class PretrainedMixin(PreTrainedModel):
@@ -54,28 +58,28 @@ class PretrainedMixin(PreTrainedModel):
                 loaded here the usual `dtype`, `device_map`, `attn_implementation`, `revision`, `token` and so on.
         """
         loading = {name: options.pop(name) for name in LOADING_OPTIONS & options.keys()}
-        hub = hub_options(loading)
         if isinstance(base, PreTrainedModel):
             check_family(base.config)
             base_config = base.config
         else:
-            base_config = read_base_config(os.fspath(base), **hub)
+            base_config = read_base_config(os.fspath(base), **hub_options(loading))
         k = options.get("loop_num_layers", PRESET_NUM_LAYERS)
         start = choose_block(base_config, options.pop("loop_start", None), k)
         config = RecurTraceConfig(text_config=base_config, loop_start=start, **options)  # checked before any loading
 
-        base, name = _loaded(base, loading)
+        base, name, config.base_fingerprint = _loaded(base, loading)
         config.base_model_name_or_path = portable_name(name) if name else None
-        config.base_fingerprint = base_fingerprint(base, name, **hub)
+        config.base_revision = loading.get("revision")
         return cls._on_base(config, base)
 
     @classmethod
     def _on_base(cls, config: RecurTraceConfig, base: PreTrainedModel) -> Self:
         config.text_config = base.config
         config._attn_implementation = base.config._attn_implementation
+        config.check()
         model = cls(config, base)
         device = next(base.model.layers[config.loop_start].parameters()).device
-        model.loop.to(device=device, dtype=base.dtype)
+        model.loop.to(device="cpu" if device.type == "meta" else device, dtype=base.dtype)  # meta: offloaded
         model.generation_config = base.generation_config
         return model.eval()
 
@@ -87,7 +91,7 @@ class PretrainedMixin(PreTrainedModel):
         base: str | os.PathLike | PreTrainedModel | None = None,
         check_base: bool = True,
         **kwargs: Any,
-    ) -> Self:
+    ) -> Any:
         """A saved looped model, adapter or merged.
 
         Args:
@@ -97,69 +101,75 @@ class PretrainedMixin(PreTrainedModel):
         """
         name = os.fspath(pretrained_model_name_or_path)
         hub = hub_options(kwargs)
-        if not isinstance(kwargs.get("config"), RecurTraceConfig):
+        config = copy.deepcopy(kwargs.pop("config", None))
+        if not isinstance(config, RecurTraceConfig):
             config = read_config(name, **hub)
             if not isinstance(config, RecurTraceConfig):
                 raise not_looped(name, config)
-            kwargs["config"] = config
-        kwargs["config"].override({field: kwargs.pop(field) for field in list(kwargs) if field.startswith("loop_")})
+        config.override({field: kwargs.pop(field) for field in list(kwargs) if field.startswith("loop_")})
+        with_info = kwargs.pop("output_loading_info", False)
         adapter = find_file(name, ADAPTER_FILE, **hub)
-        if adapter is None:
-            if base is not None:
-                raise RecurTraceError(f"{name!r} is a merged checkpoint with its base inside; leave out base.")
-            return cls._from_merged(name, *model_args, **kwargs)
-        return cls._from_adapter(name, adapter, base, check_base, **kwargs)
+        if adapter is not None:
+            model = cls._from_adapter(name, adapter, config, base, check_base, **kwargs)
+        elif base is None:
+            model = cls._from_merged(name, config, *model_args, **kwargs)
+        else:
+            raise RecurTraceError(f"{name!r} is a merged checkpoint with its base inside; leave out base.")
+        # What transformers would list here has been refused above.
+        nothing: dict[str, Any] = {"missing_keys": set(), "unexpected_keys": set(), "mismatched_keys": set()}
+        return (model, nothing | {"error_msgs": []}) if with_info else model
 
     @classmethod
     def _from_adapter(
         cls,
         name: str,
         adapter: str,
+        config: RecurTraceConfig,
         base: str | os.PathLike | PreTrainedModel | None,
         check_base: bool,
-        *,
-        config: RecurTraceConfig,
         **kwargs: Any,
     ) -> Self:
         if (dtype := kwargs.pop("torch_dtype", None)) is not None:
             kwargs.setdefault("dtype", dtype)
         loading = {option: kwargs.pop(option) for option in LOADING_OPTIONS & kwargs.keys()}
+        if unknown := [key for key in kwargs if key not in _WITHOUT_EFFECT and not key.startswith("_")]:
+            raise RecurTraceError(f"from_pretrained does not know {', '.join(unknown)}; check the spelling.")
+        hub = hub_options(loading)
+        loading.pop("revision", None)  # it was the adapter's
         if base is None:
             if config.base_model_name_or_path is None:
                 raise RecurTraceError(f"the adapter {name!r} does not name its base; pass base=, a folder or hub id.")
             base = locate_base(config.base_model_name_or_path, name)
-            loading.pop("revision", None)  # it was the adapter's
             if not os.path.isdir(base) and os.path.isabs(base):
                 raise RecurTraceError(
                     f"the base {base!r} of the adapter {name!r} is missing; pass base=, where it is now."
                 )
+            if config.base_revision is not None:
+                loading["revision"] = config.base_revision
         if config._attn_implementation is not None and not isinstance(base, PreTrainedModel):
             loading.setdefault("attn_implementation", config._attn_implementation)
-        base, base_name = _loaded(base, loading)
-        if check_base and config.base_fingerprint is not None:
-            found = base_fingerprint(base, base_name, **hub_options(loading))
-            if found != config.base_fingerprint:
-                raise RecurTraceError(
-                    f"the adapter {name!r} was made on a base with fingerprint {config.base_fingerprint}, but "
-                    f"{base_name or 'the base given'!r} has {found}; use the right base, or pass check_base=False."
-                )
+        base, base_name, found = _loaded(base, loading)
+        if check_base and config.base_fingerprint not in (None, found):
+            raise RecurTraceError(
+                f"the adapter {name!r} was made on a base with fingerprint {config.base_fingerprint}, but "
+                f"{base_name or 'the base given'!r} has {found}; use the right base, or pass check_base=False."
+            )
         model = cls._on_base(config, base)
         model.load_loop_modules(read_adapter(adapter, _shapes(model.loop_state_dict())))
-        if os.path.isfile(os.path.join(name, "generation_config.json")):
-            model.generation_config = GenerationConfig.from_pretrained(name)
+        if find_file(name, "generation_config.json", **hub) is not None:
+            model.generation_config = GenerationConfig.from_pretrained(name, **hub)
         return model
 
     @classmethod
-    def _from_merged(cls, name: str, *model_args: Any, config: RecurTraceConfig, **kwargs: Any) -> Self:
-        if kwargs.get("quantization_config") is None:
-            with torch.device("meta"):
-                skeleton = cls(config)
-            with WeightReader(weight_files(name, **hub_options(kwargs))) as reader:
-                tied = frozenset(skeleton.all_tied_weights_keys)
-                reader.expect(_shapes(skeleton.state_dict()), optional=tied)
+    def _from_merged(cls, name: str, config: RecurTraceConfig, *model_args: Any, **kwargs: Any) -> Self:
+        with torch.device("meta"):
+            skeleton = cls(config)
+        with WeightReader(weight_files(name, **hub_options(kwargs))) as reader:
+            tied = frozenset(skeleton.all_tied_weights_keys)
+            reader.expect(_shapes(skeleton.state_dict()), optional=tied)
+            for weight in reader.shapes():
+                refuse_non_finite(weight, reader[weight], name)
         model = super().from_pretrained(name, *model_args, config=config, use_safetensors=True, **kwargs)
-        for weight, tensor in model.state_dict().items():
-            refuse_non_finite(weight, tensor, name)
         model.freeze_base()
         return model
 
@@ -179,16 +189,29 @@ class PretrainedMixin(PreTrainedModel):
         **kwargs: Any,
     ) -> None:
         """Write the loop modules alone, or with `merge_base` everything, and a model card beside them."""
+        if kwargs.pop("push_to_hub", False):
+            raise RecurTraceError("save_pretrained does not upload; call push_to_hub, which does.")
         folder = Path(save_directory)
         if is_main_process:
             refuse_other_kind(folder, merge_base)
         if merge_base:
-            with writing_folder(folder) as temporary:
-                super().save_pretrained(temporary, is_main_process, state_dict, **kwargs)
-                (temporary / "README.md").write_text(model_card(self, merged=True))
-            return
-        if not is_main_process:
-            return
+            self._save_merged(folder, is_main_process, state_dict, **kwargs)
+        elif is_main_process:
+            self._save_adapter(folder, state_dict)
+
+    def _save_merged(
+        self, folder: Path, is_main_process: bool, state_dict: dict[str, Tensor] | None, **kwargs: Any
+    ) -> None:
+        with writing_folder(folder, replaces="model*.safetensors*") as temporary:
+            super().save_pretrained(temporary, is_main_process, state_dict, **kwargs)
+            if is_main_process:
+                (temporary / "README.md").write_text(model_card(self, merged=True), encoding="utf-8")
+
+    def _save_adapter(self, folder: Path, state_dict: dict[str, Tensor] | None) -> None:
+        if self.get_input_embeddings().weight.shape[0] != self._base_vocabulary:
+            raise RecurTraceError(
+                "the vocabulary was resized, so an adapter would not fit its base; save with merge_base=True."
+            )
         tensors = self.loop_state_dict()
         if state_dict is not None:  # gathered by the caller from a sharded model
             tensors = {name: state_dict[name] for name in tensors}
@@ -198,18 +221,46 @@ class PretrainedMixin(PreTrainedModel):
             write_adapter(temporary, tensors)
             self.config.save_pretrained(temporary)
             self.generation_config.save_pretrained(temporary)
-            (temporary / "README.md").write_text(model_card(self, merged=False))
+            (temporary / "README.md").write_text(model_card(self, merged=False), encoding="utf-8")
+
+    def push_to_hub(
+        self,
+        repo_id: str,
+        merge_base: bool = False,
+        *,
+        private: bool | None = None,
+        token: str | None = None,
+        commit_message: str = "Upload RecurTrace model",
+        revision: str | None = None,
+        create_pr: bool = False,
+    ) -> Any:
+        """Save and upload, card included."""
+        api = HfApi(token=token)
+        with tempfile.TemporaryDirectory() as folder:
+            self.save_pretrained(folder, merge_base=merge_base)
+            repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
+            return api.upload_folder(
+                repo_id=repo_id,
+                folder_path=folder,
+                commit_message=commit_message,
+                revision=revision,
+                create_pr=create_pr,
+            )
 
 
-def _loaded(base: str | os.PathLike | PreTrainedModel, loading: dict[str, Any]) -> tuple[PreTrainedModel, str | None]:
-    """The base in memory, and the place it came from."""
+def _loaded(
+    base: str | os.PathLike | PreTrainedModel, loading: dict[str, Any]
+) -> tuple[PreTrainedModel, str | None, str]:
+    """The base in memory, the place it came from, and its fingerprint."""
     if not isinstance(base, PreTrainedModel):
         name = os.fspath(base)
-        return load_base(name, **loading), name
+        read_base_config(name, **hub_options(loading))
+        loaded, found = load_base(name, **loading)
+        return loaded, name, found
     if loading:
         raise RecurTraceError(f"{', '.join(sorted(loading))} cannot be changed on a base that is loaded already.")
     check_family(base.config)
-    return base, base.config.name_or_path or None
+    return base, base.config.name_or_path or None, identify(base)
 
 
 def _shapes(tensors: dict[str, Tensor]) -> dict[str, tuple[int, ...]]:

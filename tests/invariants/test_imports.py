@@ -50,5 +50,26 @@ def test_report_and_explorer_do_without_torch():
 
 
 def test_help_does_not_import_torch():
-    code = "import sys, recurtrace.cli; print([m for m in ('torch', 'transformers', 'numpy') if m in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+    for start in (
+        [sys.executable, "-X", "importtime", "-m", "recurtrace"],
+        [Path(sys.executable).parent / "recurtrace"],
+    ):
+        done = subprocess.run(
+            [*start, "convert", "--help"],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={"PYTHONPROFILEIMPORTTIME": "1"},
+        )
+        modules = {line.split("|")[-1].strip() for line in done.stderr.splitlines() if "|" in line}
+        assert "recurtrace.cli.convert" in modules
+        assert not modules & {"torch", "transformers", "numpy"}
+
+
+def test_importing_the_package_is_enough_for_the_auto_classes():
+    code = "import recurtrace; from transformers import AutoConfig; print(AutoConfig.for_model('qwen3').model_type);"
+    code += (
+        "from transformers.models.auto.configuration_auto import CONFIG_MAPPING; print('recurtrace' in CONFIG_MAPPING)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "qwen3\nTrue\n"

@@ -293,7 +293,7 @@ class TestSaving:
 def test_block_presets_of_the_paper():
     from transformers import Qwen3Config
 
-    from recurtrace.model.convert import choose_block
+    from recurtrace.model.families import choose_block
 
     for (layers, hidden), start in {(28, 1024): 12, (28, 2048): 12, (36, 2560): 15, (36, 4096): 15}.items():
         assert choose_block(Qwen3Config(num_hidden_layers=layers, hidden_size=hidden), None, 3) == start
