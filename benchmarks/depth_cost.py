@@ -27,9 +27,10 @@ from recurtrace.evaluation.cost import Cost, cost_of
 from recurtrace.model import RecurTraceCache, RecurTraceForCausalLM
 
 DEPTHS = (1, 2, 4, 8)
-PROMPT = 256
+PROMPT = 64  # short, since many short turns ride out a noisy machine better than a few long ones
+CONTEXT = 256
 MIXED = [1] * 4 + [2] * 4 + [4] * 4 + [8] * 4
-MIXED_PROMPT = 64
+MIXED_PROMPT = 16
 MEMORY_ROWS, MEMORY_CONTEXT = 2, 2048
 MARKS = ("<!-- benchmark: begin -->", "<!-- benchmark: end -->")
 
@@ -71,37 +72,38 @@ def seconds(run: Callable[[], None]) -> float:
 
 
 def depth_table(base: PreTrainedModel, model: RecurTraceForCausalLM, cost: Cost, turns: int) -> list[str]:
-    prompt = torch.randint(0, 1000, (1, PROMPT))
+    context = torch.randint(0, 1000, (1, CONTEXT))
+    prompt = context[:, :PROMPT]
 
     def prefill(loops: int) -> Callable[[], None]:
         return lambda: model(prompt, loops=loops, use_cache=True, logits_to_keep=1) and None
 
     def decode(loops: int) -> Callable[[], None]:
         cache = RecurTraceCache(model.config)
-        model(prompt, loops=loops, past_key_values=cache, logits_to_keep=1)
+        model(context, loops=loops, past_key_values=cache, logits_to_keep=1)
 
         def run() -> None:
-            model(prompt[:, :1], loops=loops, past_key_values=cache)
+            model(context[:, :1], loops=loops, past_key_values=cache)
             cache.crop(-1)
 
         return run
 
     base_cache = DynamicCache(config=base.config)
-    base(prompt, past_key_values=base_cache, logits_to_keep=1)
+    base(context, past_key_values=base_cache, logits_to_keep=1)
 
     def base_decode() -> None:
-        base(prompt[:, :1], past_key_values=base_cache)
+        base(context[:, :1], past_key_values=base_cache)
         base_cache.crop(-1)
 
-    read = ratios(lambda: base(prompt, use_cache=True, logits_to_keep=1), {t: prefill(t) for t in DEPTHS}, turns)
+    read = ratios(lambda: base(prompt, use_cache=True, logits_to_keep=1), {t: prefill(t) for t in DEPTHS}, 4 * turns)
     write = ratios(base_decode, {t: decode(t) for t in DEPTHS}, 8 * turns)
     lines = [
-        f"| loops | prefill of {PROMPT} | FLOPs | time ÷ FLOPs | decode after {PROMPT} | FLOPs | time ÷ FLOPs |",
+        f"| loops | prefill of {PROMPT} | FLOPs | time ÷ FLOPs | decode after {CONTEXT} | FLOPs | time ÷ FLOPs |",
         "|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for t in DEPTHS:
         cells = []
-        for measured, stated in ((read[t], cost.prefill_ratio(t, PROMPT)), (write[t], cost.decode_ratio(t, PROMPT))):
+        for measured, stated in ((read[t], cost.prefill_ratio(t, PROMPT)), (write[t], cost.decode_ratio(t, CONTEXT))):
             cells += [f"{measured:.3f}×", f"{stated:.3f}×", f"{measured / stated:.3f}"]
         lines.append(f"| {t} | " + " | ".join(cells) + " |")
     return lines
@@ -183,11 +185,11 @@ def report(turns: int) -> str:
         [
             "Qwen3-0.6B shape, random weights, float32, "
             f"{torch.get_num_threads()} threads of {platform.processor() or platform.machine()}, "
-            f"torch {torch.__version__.split('+')[0]}, transformers {transformers_version}; {turns} turns "
-            "(`make bench`).",
+            f"torch {torch.__version__.split('+')[0]}, transformers {transformers_version}, batch of 1; medians over "
+            f"{4 * turns} turns of prefill and {8 * turns} of decoding (`make bench`).",
         ],
         depth_table(base, model, cost, turns),
-        mixed_batch(model, max(turns // 2, 3)),
+        mixed_batch(model, turns),
     ]
     del base, model
     parts.append(memory(cost))

@@ -180,6 +180,66 @@ def test_a_conversation_goes_on_with_its_cache_and_depth(looped):
     assert torch.equal(again, model.generate(longer, loops="adaptive", max_new_tokens=3, past_key_values=branch))
 
 
+def test_a_cache_goes_on_at_its_depth_when_none_is_asked_for(looped):
+    model = looped()
+    ids = tokens(2, 6)
+    cache = RecurTraceCache(model.config)
+    with torch.no_grad():
+        model(ids[:, :4], loops=[3, 1], past_key_values=cache)
+        on = model(ids[:, 4:], past_key_values=cache).logits
+    torch.testing.assert_close(on, model(ids, loops=[3, 1]).logits[:, 4:], **close)
+    assert cache.batch_size == 2
+
+
+def test_settings_are_resolved_as_transformers_does():
+    """use_cache=False in the model's generation config also holds for a call with a partial config of its own."""
+    from transformers import GenerationConfig
+
+    model = tiny_looped()
+    ids = tokens(2, 5)
+    expected = model.generate(ids, loops=3, max_new_tokens=NEW)
+    model.generation_config.use_cache = False
+    assert torch.equal(model.generate(ids, GenerationConfig(max_new_tokens=NEW), loops=3), expected)
+    model.generation_config.use_cache = None
+    model.generation_config.cache_implementation = "static"
+    with pytest.raises(ValueError, match="has no slots for loops"):
+        model.generate(ids, GenerationConfig(max_new_tokens=NEW), loops=3)
+
+
+def test_assistants(looped):
+    with pytest.raises(ValueError, match="an assistant model cannot follow loops"):
+        looped().generate(tokens(1, 4), loops=2, assistant_model=looped())
+
+
+def test_prompt_lookup_past_the_edge_of_a_sliding_window():
+    model = tiny_looped("mistral", sliding_window=6)
+    ids = tokens(1, 5).repeat(1, 3)
+    plain = model.generate(ids, loops=3, max_new_tokens=12)
+    assert torch.equal(model.generate(ids, loops=3, max_new_tokens=12, prompt_lookup_num_tokens=3), plain)
+
+
+def test_inference_mode_and_then_not(looped):
+    model = looped()
+    ids = tokens(1, 6)
+    cache = RecurTraceCache(model.config)
+    with torch.inference_mode():
+        for position in range(4):
+            model(ids[:, position : position + 1], loops=2, past_key_values=cache)
+    with torch.no_grad():
+        for position in range(4, 6):
+            last = model(ids[:, position : position + 1], loops=2, past_key_values=cache).logits
+    torch.testing.assert_close(last, model(ids, loops=2).logits[:, -1:], **close)
+
+
+def test_a_slot_grows_past_its_room(looped):
+    model = looped()
+    ids = tokens(2, 80)
+    cache = RecurTraceCache(model.config)
+    with torch.no_grad():
+        steps = [model(ids[:, i : i + 1], loops=[2, 3], past_key_values=cache).logits for i in range(80)]
+        torch.testing.assert_close(torch.cat(steps, 1), model(ids, loops=[2, 3]).logits, **close)
+
+
 def test_chunked_prefill_at_fixed_depth(looped):
     model = looped()
     ids = tokens(2, 9)

@@ -21,13 +21,14 @@ def test_only_loop_modules_get_gradients(family):
 
 
 def test_only_loop_modules_after_loading(tmp_path):
-    model = tiny_looped()
-    for kind in ("adapter", "merged"):
-        model.save_pretrained(tmp_path / kind, merge_base=kind == "merged")
-        base = tiny_base() if kind == "adapter" else None
-        loaded = RecurTraceForCausalLM.from_pretrained(tmp_path / kind, base=base)
-        trainable = {id(parameter) for parameter in loaded.parameters() if parameter.requires_grad}
-        assert trainable == {id(parameter) for parameter in loaded.loop.parameters()}
+    for frozen in (False, True):
+        model = tiny_looped(loop_slope_frozen=frozen)
+        for kind in ("adapter", "merged"):
+            folder = tmp_path / f"{kind}-{frozen}"
+            model.save_pretrained(folder, merge_base=kind == "merged")
+            loaded = RecurTraceForCausalLM.from_pretrained(folder, base=tiny_base() if kind == "adapter" else None)
+            added = {f"loop.{name}" for name, _ in loaded.loop.named_parameters() if not (frozen and "slope" in name)}
+            assert {name for name, parameter in loaded.named_parameters() if parameter.requires_grad} == added
 
 
 def test_frozen_slopes_and_open_gates():

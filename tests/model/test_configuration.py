@@ -48,6 +48,11 @@ def test_round_trip(tmp_path):
         ({"loop_halting_threshold": 2}, "between 0 and 1, got 2"),
         ({"loop_halting_min_depth": 9, "loop_halting_max_depth": 8}, r"min_depth \(9\) is above"),
         ({"loop_halting_pooling": "max"}, "must be one of prompt_mean, prompt_last, got 'max'"),
+        ({"loop_memory": "no"}, "loop_memory must be true or false, got 'no'"),
+        ({"loop_sample_dist": "uniform"}, "must be one of lognormal_poisson, got 'uniform'"),
+        ({"loop_halting_aux_depths": [0, 2]}, "must be a list of depths of at least 1"),
+        ({"loop_halting_aux_depths": 5}, "must be a list of depths of at least 1, got 5"),
+        ({"loop_train_mean": 0.5}, "loop_train_mean must be above 1"),
         ({"loop_windw": 3}, "unknown field 'loop_windw' in the RecurTrace config"),
         ({"hidden_size": 3}, "unknown field 'hidden_size'"),
     ],
@@ -63,8 +68,12 @@ def test_impossible_settings(fields, message):
 def test_a_config_without_its_base():
     with pytest.raises(RecurTraceError, match="needs text_config"):
         RecurTraceConfig(loop_start=2)
+    with pytest.raises(RecurTraceError, match="got 'qwen'"):
+        RecurTraceConfig(text_config="qwen", loop_start=2)
     with pytest.raises(RecurTraceError, match="model_type 'quen9' is not known"):
         RecurTraceConfig(text_config={"model_type": "quen9"}, loop_start=2)
+    with pytest.raises(RecurTraceError, match="'gpt2' cannot be looped yet"):
+        RecurTraceConfig(text_config={"model_type": "gpt2"}, loop_start=2)
 
 
 QWEN3 = {  # layers, hidden, MLP, heads, first looped layer, tied embeddings; added parameters in millions

@@ -85,6 +85,15 @@ def test_the_answer_is_not_pooled():
         assert torch.equal(model(ids, loops="adaptive", **how).depths, expected)
 
 
+def test_nothing_after_the_first_label_is_pooled():
+    """Neither right padding that is labelled -100 without a mask, nor a later turn's question after an answer."""
+    model = tiny_looped()
+    ids = tokens(2, 9)
+    labels = torch.full_like(ids, -100)
+    labels[:, 4:6] = ids[:, 4:6]
+    assert torch.equal(model(ids, labels=labels, loops="adaptive").depths, model(ids[:, :4], loops="adaptive").depths)
+
+
 def test_pooling():
     h = torch.arange(24.0).view(2, 4, 3)
     mask = torch.tensor([[False, True, True, False], [True, True, True, True]])
@@ -126,6 +135,7 @@ def test_hidden_states_at_mixed_depth():
         ({"loops": [1, 0]}, "at least 1"),
         ({"loops": 3, "threshold": 0.5}, 'belong to loops="adaptive"'),
         ({"loops": "adaptive", "threshold": 1.5}, "between 0 and 1, got 1.5"),
+        ({"loops": "adaptive", "threshold": "low"}, "between 0 and 1, got 'low'"),
         ({"loops": "adaptive", "min_depth": 5, "max_depth": 3}, r"min_depth \(5\) is above max_depth \(3\)"),
         ({"loops": "adaptive", "min_depth": 0}, "min_depth must be a whole number of at least 1, got 0"),
         ({"loops": "adaptive", "prompt_mask": torch.zeros(2, 5)}, "sequence 0 has no prompt position"),

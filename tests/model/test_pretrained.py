@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -87,6 +88,19 @@ def test_config_fields_can_be_overridden_at_load(tmp_path, adapter):
         assert RecurTraceForCausalLM.from_pretrained(tmp_path / kind, loop_num_loops=5).config.loop_num_loops == 5
         with pytest.raises(RecurTraceError, match="unknown field 'loop_nm_loops' .* did you mean 'loop_num_loops'"):
             RecurTraceForCausalLM.from_pretrained(tmp_path / kind, loop_nm_loops=5)
+
+
+def test_a_given_config_is_not_changed(adapter):
+    config = RecurTraceConfig.from_pretrained(adapter)
+    RecurTraceForCausalLM.from_pretrained(adapter, config=config, loop_num_loops=7)
+    assert config.loop_num_loops == 2
+
+
+def test_loading_info(tmp_path, adapter):
+    RecurTraceForCausalLM.from_pretrained(adapter).save_pretrained(tmp_path / "merged", merge_base=True)
+    for kind in ("adapter", "merged"):
+        _, info = RecurTraceForCausalLM.from_pretrained(tmp_path / kind, output_loading_info=True)
+        assert not any(info.values())
 
 
 def test_a_trained_head_makes_depth_adaptive_after_loading(adapter):
@@ -231,6 +245,20 @@ class TestRefusedFiles:
         with pytest.raises(RecurTraceError, match="'loop_memory_windw' .* did you mean 'loop_memory_window'"):
             RecurTraceForCausalLM.from_pretrained(adapter)
 
+    def test_a_config_that_is_no_json(self, adapter):
+        (adapter / "config.json").write_text('{"model_type": "recurt')
+        with pytest.raises(RecurTraceError, match="config.json is not valid JSON"):
+            RecurTraceForCausalLM.from_pretrained(adapter)
+
+    def test_unknown_options(self, adapter):
+        with pytest.raises(RecurTraceError, match="does not know devce_map"):
+            RecurTraceForCausalLM.from_pretrained(adapter, devce_map="auto")
+
+    def test_a_shallower_base(self, tmp_path, adapter):
+        tiny_base(num_hidden_layers=4).save_pretrained(tmp_path / "shallow")
+        with pytest.raises(RecurTraceError, match="block 2–4 is outside the 4 layers"):
+            RecurTraceForCausalLM.from_pretrained(adapter, base=tmp_path / "shallow", check_base=False)
+
     def test_unsupported_family(self, tmp_path):
         model = GPT2LMHeadModel(GPT2Config(n_layer=2, n_embd=16, n_head=2, vocab_size=50))
         model.save_pretrained(tmp_path / "gpt2")
@@ -284,6 +312,39 @@ class TestSaving:
         assert all(torch.equal(tensor, gathered[name]) for name, tensor in saved.items())
         model.save_pretrained(tmp_path / "other_rank", is_main_process=False)
         assert not (tmp_path / "other_rank").exists()
+
+    @pytest.mark.parametrize(("first", "second"), [({}, {"max_shard_size": "20KB"}), ({"max_shard_size": "20KB"}, {})])
+    def test_no_old_shard_is_taken_for_a_new_one(self, tmp_path, adapter, first, second):
+        model = RecurTraceForCausalLM.from_pretrained(adapter)
+        model.save_pretrained(tmp_path / "merged", merge_base=True, **first)
+        stir(model, seed=8).save_pretrained(tmp_path / "merged", merge_base=True, **second)
+        assert torch.equal(logits(RecurTraceForCausalLM.from_pretrained(tmp_path / "merged")), logits(model))
+        assert (tmp_path / "merged" / "model.safetensors").exists() == (not second)
+
+    def test_a_resized_vocabulary_needs_a_merged_save(self, tmp_path, adapter):
+        model = RecurTraceForCausalLM.from_pretrained(adapter)
+        model.resize_token_embeddings(120)
+        with pytest.raises(RecurTraceError, match="the vocabulary was resized"):
+            model.save_pretrained(tmp_path / "again")
+        model.save_pretrained(tmp_path / "merged", merge_base=True)
+        assert torch.equal(logits(RecurTraceForCausalLM.from_pretrained(tmp_path / "merged")), logits(model))
+
+    def test_uploading(self, adapter, monkeypatch):
+        """What would be sent to the hub is the folder that save_pretrained writes, card included."""
+        from huggingface_hub import HfApi
+
+        model, sent = RecurTraceForCausalLM.from_pretrained(adapter), {}
+        monkeypatch.setattr(HfApi, "create_repo", lambda self, repo_id, **kw: type("Url", (), {"repo_id": repo_id}))
+
+        def upload(self, folder_path, **kwargs):
+            sent.update({file.name: file.read_bytes() for file in Path(folder_path).iterdir()}, repo=kwargs["repo_id"])
+
+        monkeypatch.setattr(HfApi, "upload_folder", upload)
+        model.push_to_hub("someone/looped")
+        assert sent.pop("repo") == "someone/looped"
+        assert sent == {file.name: file.read_bytes() for file in adapter.iterdir()}
+        with pytest.raises(RecurTraceError, match="call push_to_hub"):
+            model.save_pretrained(adapter, push_to_hub=True)
 
     def test_an_interrupted_earlier_save_is_no_obstacle(self, adapter):
         shutil.copytree(adapter, adapter / ".saving-left-behind")

@@ -1,0 +1,1 @@
+"""Examples: where they come from, what is kept out of training, and how they become tensors."""
