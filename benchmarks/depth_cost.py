@@ -1,7 +1,8 @@
 """What depth costs: time against the plain base and the FLOPs that `recurtrace info` states, and peak memory.
 
 At the shape of Qwen3-0.6B with random weights, float32, on this machine's CPU. Every number is a ratio within one
-run: all variants are timed in every turn, in a new random order, and the ratio of their medians is reported.
+run: all variants are timed in every turn, in a new random order, and the ratio of their total times is reported; not
+of their medians, since what else happens on the machine hits a long run more often than a short one.
 
     python -m benchmarks.depth_cost [--turns 20] [--readme README.md]
 """
@@ -9,7 +10,6 @@ run: all variants are timed in every turn, in a new random order, and the ratio 
 import argparse
 import platform
 import random
-import statistics
 import subprocess
 import sys
 import time
@@ -53,7 +53,7 @@ def build() -> tuple[PreTrainedModel, RecurTraceForCausalLM]:
 def ratios(
     reference: Callable[[], None], variants: dict[object, Callable[[], None]], turns: int
 ) -> dict[object, float]:
-    """A variant's median time by the reference's."""
+    """A variant's time over all turns by the reference's."""
     runs = {None: reference, **variants}
     taken: dict[object, list[float]] = {name: [] for name in runs}
     for run in runs.values():
@@ -61,8 +61,7 @@ def ratios(
     for _ in tqdm(range(turns), leave=False):
         for name in random.sample(list(runs), k=len(runs)):
             taken[name].append(seconds(runs[name]))
-    medians = {name: statistics.median(values) for name, values in taken.items()}
-    return {name: medians[name] / medians[None] for name in variants}
+    return {name: sum(taken[name]) / sum(taken[None]) for name in variants}
 
 
 def seconds(run: Callable[[], None]) -> float:
@@ -185,7 +184,7 @@ def report(turns: int) -> str:
         [
             "Qwen3-0.6B shape, random weights, float32, "
             f"{torch.get_num_threads()} threads of {platform.processor() or platform.machine()}, "
-            f"torch {torch.__version__.split('+')[0]}, transformers {transformers_version}, batch of 1; medians over "
+            f"torch {torch.__version__.split('+')[0]}, transformers {transformers_version}, batch of 1; "
             f"{4 * turns} turns of prefill and {8 * turns} of decoding (`make bench`).",
         ],
         depth_table(base, model, cost, turns),

@@ -6,6 +6,7 @@ import typer
 from rich.console import Console
 
 from recurtrace.cli.convert import convert
+from recurtrace.cli.data import app as data
 from recurtrace.cli.demo import demo
 from recurtrace.cli.generate import generate
 from recurtrace.cli.info import info
@@ -22,6 +23,7 @@ app.command()(convert)
 app.command()(generate)
 app.command()(info)
 app.command()(demo)
+app.add_typer(data, name="data")
 
 
 @app.callback(invoke_without_command=True)

@@ -53,6 +53,8 @@ class LoopMemoryAttention(nn.Module):
         self.slope = nn.Parameter(torch.empty(heads), requires_grad=not config.loop_slope_frozen)
         self.gate = nn.Linear(2 * hidden, hidden)
         self.scale = nn.Parameter(torch.empty(()))
+        self.recency: Tensor  # -(t - t_j), newest first
+        self.register_buffer("recency", -torch.arange(1, config.loop_memory_window + 1), persistent=False)
 
     def reset_parameters(self) -> None:
         """Values at birth: the memory path is there and gets gradients, but is almost closed."""
@@ -64,24 +66,24 @@ class LoopMemoryAttention(nn.Module):
         init.zeros_(self.gate.weight)
         init.constant_(self.gate.bias, -bias if self.config.loop_gates_open else bias)
         init.constant_(self.scale, self.config.loop_gate_init)
+        init.copy_(self.recency, -torch.arange(1, self.config.loop_memory_window + 1))
 
-    def forward(self, state: Tensor, window: Window) -> tuple[Tensor, Window]:
-        """Read the memory with `state`, the layer's output of the loop before, which is also its newest memory.
+    def forward(self, h: Tensor, state: Tensor, window: Window) -> tuple[Tensor, Window]:
+        """Eq. 2: `h` plus what the memory says to `state`, the layer's output of the loop before.
 
-        Returns the term that is added before the layer, and the window with `state` in it.
+        `state` is also the newest memory; the window is returned with it inside.
         """
         query, gate_query, newest = self._project(state)
         window = (newest, *window)[: self.config.loop_memory_window]
 
         scores = torch.stack([torch.linalg.vecdot(query, past.key) for past in window], dim=-1)  # [b, s, H, m]
-        distance = torch.arange(1, len(window) + 1, device=scores.device)  # t - t_j
-        bias = self.slope.float()[:, None] * -distance
+        bias = self.slope.float()[:, None] * self.recency[: len(window)]
         weights = torch.add(bias, scores.float(), alpha=self.config.loop_attn_head_dim**-0.5).softmax(-1)
         read = _weighted_sum(weights.to(query.dtype), [past.value for past in window])  # [b, s, H, c]
 
         memory = reduce(torch.add, [past.gate for past in window])
         gate = torch.sigmoid(torch.add(gate_query + self.gate.bias, memory, alpha=1 / len(window)))  # [b, s, d]
-        return self.scale * gate * self.o_proj(read.flatten(-2)), window
+        return torch.addcmul(h, self.scale * gate, self.o_proj(read.flatten(-2))), window
 
     def _project(self, state: Tensor) -> tuple[Tensor, Tensor, PastState]:
         x = self.norm(state)
@@ -121,5 +123,5 @@ class InputInjection(nn.Module):
         """RMSNorm(e), without a weight: the same in every loop, so taken once."""
         return F.rms_norm(e, e.shape[-1:], eps=self.eps)
 
-    def forward(self, anchor: Tensor) -> Tensor:
-        return self.alpha * anchor
+    def forward(self, h: Tensor, anchor: Tensor) -> Tensor:
+        return torch.addcmul(h, self.alpha, anchor)

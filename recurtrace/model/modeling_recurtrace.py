@@ -235,11 +235,10 @@ class RecurTraceForCausalLM(PretrainedMixin, PreTrainedModel, GenerationMixin):
             if t == 2:
                 state.anchor = self.loop.injection.anchor(state.anchor)
             if t > 1:
-                h = h + self.loop.injection(state.anchor).to(h.device)
+                h = self.loop.injection(h, state.anchor)
             for j, index in enumerate(self.config.block):
                 if t > 1 and self.config.loop_memory:
-                    read, state.windows[j] = self.loop.memory[j](state.outputs[j], state.windows[j])
-                    h = h + read.to(h.device)
+                    h, state.windows[j] = self.loop.memory[j](h, state.outputs[j], state.windows[j])
                 h = self.model.layers[index](h, past_key_values=slots, **state.inputs.of(index))
                 state.outputs[j] = h
                 if trace is not None:  # a halted sequence keeps the state of its last loop

@@ -70,8 +70,9 @@ def test_a_signed_slope_prefers_older_states():
     memory.q_proj.weight.zero_()
     memory.slope.fill_(-math.log(3))  # bias +log 3 per loop of distance: weights 1/4 and 3/4
     newest, older = torch.randn(2, 1, 1, D)
-    _, window = memory(older, ())
-    out, _ = memory(newest, window)
+    nothing = torch.zeros(1, 1, D)
+    _, window = memory(nothing, older, ())
+    out, _ = memory(nothing, newest, window)
     values = [memory.v_proj(memory.norm(state)) for state in (newest, older)]
     x_bar = (memory.norm(newest) + memory.norm(older)) / 2
     gate = torch.sigmoid(memory.gate(torch.cat([memory.norm(newest), x_bar], -1)))
