@@ -28,7 +28,7 @@ from recurtrace.model import RecurTraceCache, RecurTraceForCausalLM
 
 DEPTHS = (1, 2, 4, 8)
 PROMPT = 64  # short, since many short turns ride out a noisy machine better than a few long ones
-CONTEXT = 256
+CONTEXT = 512  # what `recurtrace info` states its FLOPs for
 MIXED = [1] * 4 + [2] * 4 + [4] * 4 + [8] * 4
 MIXED_PROMPT = 16
 MEMORY_ROWS, MEMORY_CONTEXT = 2, 2048
