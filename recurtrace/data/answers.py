@@ -35,7 +35,12 @@ def after_hashes(solution: str) -> str | None:
 
 
 def mathqa_options(options: str) -> list[str]:
-    """`"a ) 14.83 , b ) 14.81 , …"` as a list; a comma inside an option does not split it."""
+    """`"a ) 14.83 , b ) 14.81 , …"` as a list; a comma inside an option does not split it.
+
+    Some records hold the text of a Python list of the options instead.
+    """
+    if options.startswith("["):
+        options = " , ".join(re.findall(r"'([^']*)'", options))
     parts = re.split(r"(?:^|,)\s*([a-e])\s*\)\s*", options)
     return [text.strip() for text in parts[2::2]]
 

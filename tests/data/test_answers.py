@@ -39,6 +39,7 @@ def test_mathqa_options():
     assert mathqa_options("a ) 14.83 , b ) 14.81 , c ) 14.8 , d ) 15.25 , e ) 14.12") == [
         "14.83", "14.81", "14.8", "15.25", "14.12",
     ]  # fmt: skip
+    assert mathqa_options("['a ) 6 cm', 'b ) 10 cm', 'c ) none']") == ["6 cm", "10 cm", "none"]
     assert mathqa_options("a ) rs . 3,400 , b ) 5 , 6 and 7 , c ) none of these")[:2] == ["rs . 3,400", "5 , 6 and 7"]
 
 
