@@ -6,7 +6,7 @@ Shapes: b rows · s positions · d hidden size · k looped layers.
 sequence that has halted leaves the batch: later loops compute, and cache, the others only.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
@@ -31,8 +31,9 @@ from recurtrace.model.depth import (
     kept_depths,
 )
 from recurtrace.model.halting import HaltingHead, prompt_positions
-from recurtrace.model.loop_memory import InputInjection, LoopMemoryAttention, Window
+from recurtrace.model.loop_memory import InputInjection, LoopMemoryAttention
 from recurtrace.model.pretrained import PretrainedMixin
+from recurtrace.model.rows import LayerInputs, LoopState, index_of
 
 
 @dataclass
@@ -54,58 +55,6 @@ class LoopModules(nn.Module):
         self.memory = nn.ModuleList(LoopMemoryAttention(config) for _ in range(memories))
         self.injection = InputInjection(config)
         self.halting = HaltingHead(config.get_text_config().hidden_size)
-
-
-@dataclass(frozen=True)
-class LayerInputs:
-    """What a decoder layer is given beside the hidden state, for the sequences that are active."""
-
-    masks: Any  # one for each layer type, or one for all layers
-    layer_types: list[str]  # of every layer, where the base has several
-    position_ids: Tensor  # [b or 1, s]
-    position_embeddings: tuple[Tensor, ...]  # [b or 1, s, head width] each
-    shared: dict[str, Any]
-
-    def of(self, layer: int) -> dict[str, Any]:
-        mask = self.masks[self.layer_types[layer]] if isinstance(self.masks, dict) else self.masks
-        positions = {"position_ids": self.position_ids, "position_embeddings": self.position_embeddings}
-        return {"attention_mask": mask, **positions, **self.shared}
-
-    def keep(self, rows: Tensor) -> "LayerInputs":
-        masks = self.masks
-        return replace(
-            self,
-            masks={kind: _keep(mask, rows) for kind, mask in masks.items()}
-            if isinstance(masks, dict)
-            else _keep(masks, rows),
-            position_ids=_keep(self.position_ids, rows),
-            position_embeddings=tuple(_keep(part, rows) for part in self.position_embeddings),
-        )
-
-
-@dataclass
-class LoopState:
-    """What one loop hands to the next, for the sequences that are active."""
-
-    h: Tensor  # [b, s, d]
-    anchor: Tensor  # [b, s, d] the block's input; normed once a second loop asks for it
-    outputs: list[Tensor]  # per looped layer: its output of the loop before, [b, s, d]
-    windows: list[Window]  # per looped layer: its memory
-    inputs: LayerInputs
-    rows: list[int] | None = None  # which sequences of the batch; None: all
-
-    def split(self, stay: list[bool]) -> tuple[list[int], Tensor]:
-        """Drop the sequences that do not stay; returns them with their block output."""
-        rows = self.rows if self.rows is not None else list(range(len(stay)))
-        leaving = torch.tensor([i for i, stays in enumerate(stay) if not stays], device=self.h.device)
-        staying = torch.tensor([i for i, stays in enumerate(stay) if stays], device=self.h.device)
-        left = [row for row, stays in zip(rows, stay, strict=True) if not stays], self.h.index_select(0, leaving)
-        self.rows = [row for row, stays in zip(rows, stay, strict=True) if stays]
-        self.h, self.anchor = self.h.index_select(0, staying), self.anchor.index_select(0, staying)
-        self.outputs = [output.index_select(0, staying) for output in self.outputs]
-        self.windows = [tuple(past.keep(staying) for past in window) for window in self.windows]
-        self.inputs = self.inputs.keep(staying)
-        return left
 
 
 class RecurTraceForCausalLM(PretrainedMixin, PreTrainedModel, GenerationMixin):
@@ -242,7 +191,7 @@ class RecurTraceForCausalLM(PretrainedMixin, PreTrainedModel, GenerationMixin):
                 h = self.model.layers[index](h, past_key_values=slots, **state.inputs.of(index))
                 state.outputs[j] = h
                 if trace is not None:  # a halted sequence keeps the state of its last loop
-                    trace.append(h if state.rows is None else trace[-k].index_copy(0, _index(state.rows, h), h))
+                    trace.append(h if state.rows is None else trace[-k].index_copy(0, index_of(state.rows, h), h))
             state.h = h
 
             stay = rule.continues(t, h, state.rows)
@@ -263,8 +212,8 @@ class RecurTraceForCausalLM(PretrainedMixin, PreTrainedModel, GenerationMixin):
         if cache is not None:
             cache.depths = ordered
         place = {row: i for i, row in enumerate(row for rows, _, _ in gone for row in rows)}
-        back = _index([place[row] for row in range(len(e))], e)
-        return torch.cat([h for _, h, _ in gone]).index_select(0, back), _index(ordered, e)
+        back = index_of([place[row] for row in range(len(e))], e)
+        return torch.cat([h for _, h, _ in gone]).index_select(0, back), index_of(ordered, e)
 
     def _run_layers(
         self,
@@ -382,22 +331,6 @@ class RecurTraceForCausalLM(PretrainedMixin, PreTrainedModel, GenerationMixin):
         if cache is None and setting("use_cache") is not False:
             kwargs["past_key_values"] = RecurTraceCache(self.config)
         return super().generate(inputs, *args, **kwargs)
-
-
-def _keep(part: Any, rows: Tensor) -> Any:
-    """Rows of a mask or of positions; one that stands for all rows (or is not there) stays."""
-    if part is None or (isinstance(part, Tensor) and part.shape[0] == 1):
-        return part
-    if not isinstance(part, Tensor):
-        raise RecurTraceError(
-            "sequences of different depth need attention_implementation sdpa, eager or flash attention; "
-            "flex attention runs at one fixed depth."
-        )
-    return part.index_select(0, rows)
-
-
-def _index(values: list[int], like: Tensor) -> Tensor:
-    return torch.tensor(values, device=like.device)
 
 
 def _refuse_packed(inputs: LayerInputs, attention_mask: Tensor | None) -> None:

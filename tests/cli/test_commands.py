@@ -162,3 +162,15 @@ def test_as_a_module():
         [sys.executable, "-m", "recurtrace", "--version"], capture_output=True, text=True, check=True, env=os.environ
     )
     assert out.stdout.strip() == "0.1.0"
+
+
+def test_data_list_and_show(tmp_path):
+    out = run("data", "list")
+    for title in ("train-covered (14)", "classic (8)", "diagnostic (8)"):
+        assert title in out
+    shown = run("data", "show", "arithmetic", "-n", 2)
+    assert shown.count("Steps:") == 2
+    file = tmp_path / "openai__gsm8k" / "main" / "test.jsonl"
+    file.parent.mkdir(parents=True)
+    file.write_text(json.dumps({"question": "2+3?", "answer": "#### 5"}) + "\n")
+    assert "Question: 2+3?\nAnswer: 5" in run("data", "show", "gsm8k", "--data-dir", tmp_path)

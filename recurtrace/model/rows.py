@@ -1,0 +1,81 @@
+"""The active sequences of a batch: what they carry from layer to layer and from loop to loop.
+
+Shapes: b active rows · s positions · d hidden size.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from recurtrace.errors import RecurTraceError
+from recurtrace.model.loop_memory import Window
+
+
+@dataclass(frozen=True)
+class LayerInputs:
+    """What a decoder layer is given beside the hidden state, for the sequences that are active."""
+
+    masks: Any  # one for each layer type, or one for all layers
+    layer_types: list[str]  # of every layer, where the base has several
+    position_ids: Tensor  # [b or 1, s]
+    position_embeddings: tuple[Tensor, ...]  # [b or 1, s, head width] each
+    shared: dict[str, Any]
+
+    def of(self, layer: int) -> dict[str, Any]:
+        mask = self.masks[self.layer_types[layer]] if isinstance(self.masks, dict) else self.masks
+        positions = {"position_ids": self.position_ids, "position_embeddings": self.position_embeddings}
+        return {"attention_mask": mask, **positions, **self.shared}
+
+    def keep(self, rows: Tensor) -> "LayerInputs":
+        masks = self.masks
+        return replace(
+            self,
+            masks={kind: _keep(mask, rows) for kind, mask in masks.items()}
+            if isinstance(masks, dict)
+            else _keep(masks, rows),
+            position_ids=_keep(self.position_ids, rows),
+            position_embeddings=tuple(_keep(part, rows) for part in self.position_embeddings),
+        )
+
+
+@dataclass
+class LoopState:
+    """What one loop hands to the next, for the sequences that are active."""
+
+    h: Tensor  # [b, s, d]
+    anchor: Tensor  # [b, s, d] the block's input; normed once a second loop asks for it
+    outputs: list[Tensor]  # per looped layer: its output of the loop before, [b, s, d]
+    windows: list[Window]  # per looped layer: its memory
+    inputs: LayerInputs
+    rows: list[int] | None = None  # which sequences of the batch; None: all
+
+    def split(self, stay: list[bool]) -> tuple[list[int], Tensor]:
+        """Drop the sequences that do not stay; returns them with their block output."""
+        rows = self.rows if self.rows is not None else list(range(len(stay)))
+        leaving = torch.tensor([i for i, stays in enumerate(stay) if not stays], device=self.h.device)
+        staying = torch.tensor([i for i, stays in enumerate(stay) if stays], device=self.h.device)
+        left = [row for row, stays in zip(rows, stay, strict=True) if not stays], self.h.index_select(0, leaving)
+        self.rows = [row for row, stays in zip(rows, stay, strict=True) if stays]
+        self.h, self.anchor = self.h.index_select(0, staying), self.anchor.index_select(0, staying)
+        self.outputs = [output.index_select(0, staying) for output in self.outputs]
+        self.windows = [tuple(past.keep(staying) for past in window) for window in self.windows]
+        self.inputs = self.inputs.keep(staying)
+        return left
+
+
+def _keep(part: Any, rows: Tensor) -> Any:
+    """Rows of a mask or of positions; one that stands for all rows (or is not there) stays."""
+    if part is None or (isinstance(part, Tensor) and part.shape[0] == 1):
+        return part
+    if not isinstance(part, Tensor):
+        raise RecurTraceError(
+            "sequences of different depth need attention_implementation sdpa, eager or flash attention; "
+            "flex attention runs at one fixed depth."
+        )
+    return part.index_select(0, rows)
+
+
+def index_of(values: list[int], like: Tensor) -> Tensor:
+    return torch.tensor(values, device=like.device)
