@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import settings
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 from recurtrace import RecurTraceForCausalLM
 from recurtrace.model.families import FAMILIES
@@ -60,6 +61,20 @@ def tiny_looped(family: str = "qwen3", attention: str = "sdpa", **fields: Any) -
 def tokens(*shape: int, seed: int = 2) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(3, VOCABULARY, shape, generator=generator)
+
+
+def byte_tokenizer(bos: bool = False, merges: tuple[tuple[str, str], ...] = ()) -> PreTrainedTokenizerFast:
+    """One token for a byte, as in byte-level BPE before any merge; 256 bytes and the special tokens."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    names = ["<pad>", "<bos>", "<eos>", *alphabet, *("".join(pair) for pair in merges)]
+    model = Tokenizer(models.BPE({name: i for i, name in enumerate(names)}, list(merges)))
+    model.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    model.decoder = decoders.ByteLevel()
+    if bos:
+        model.post_processor = processors.TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", 1)])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=model, pad_token="<pad>", bos_token="<bos>", eos_token="<eos>", padding_side="left"
+    )
 
 
 @pytest.fixture(scope="session")

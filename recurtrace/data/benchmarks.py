@@ -8,7 +8,7 @@ answer, never a chain of thought.
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from recurtrace.data.answers import LETTERS, after_hashes, boxed, mathqa_options, plain_number
 
@@ -17,13 +17,31 @@ SUITES = ("train_covered", "classic", "diagnostic", "training")
 
 @dataclass(frozen=True)
 class Parts:
-    """An example without its name."""
+    """What a record holds, before it is laid out as a prompt."""
 
-    prompt: str
+    question: str
     answer: str
+    context: str = ""
     choices: tuple[str, ...] = ()
     bucket: str = ""
     aliases: tuple[str, ...] = ()
+    frame: Literal["question", "answer", "bare"] = "question"
+    """What is written around the question: context, options and "Answer:"; only "Answer:"; nothing."""
+
+    @property
+    def asked(self) -> str:
+        """Context and question without the frame, which the overlap audit compares."""
+        return f"{self.context.strip()}\n{self.question.strip()}".strip()
+
+    @property
+    def prompt(self) -> str:
+        if self.frame == "bare":
+            return self.question
+        if self.frame == "answer":
+            return f"{self.question.strip()}\nAnswer:"
+        context = f"Context: {self.context.strip()}\n" if self.context else ""
+        options = "".join(f"{letter}. {text}\n" for letter, text in zip(LETTERS, self.choices, strict=False))
+        return f"{context}Question: {self.question.strip()}\n{options}Answer:"
 
 
 Record = Mapping[str, Any]
@@ -48,23 +66,17 @@ class Task:
     max_new_tokens: int = 16
     hash_split: int = 0
     """For data with one split only: one record in so many, by its hash, is the test."""
+    streamed: bool = False
+    """Too large to fetch: its first records are read as they come."""
     folders: Mapping[str, str] = field(default_factory=dict)
     """For data kept in a folder under other names: role of a split → pattern of its files."""
 
 
-# --- prompts -----------------------------------------------------------------------------------------------------
+# --- parts that several records share -----------------------------------------------------------------------------
 
 
-def asking(question: str, context: str = "") -> str:
-    before = f"Context: {context.strip()}\n" if context else ""
-    return f"{before}Question: {question.strip()}\nAnswer:"
-
-
-def choosing(question: str, options: list[str], answer: int, bucket: str = "", context: str = "") -> Parts:
-    listed = "\n".join(f"{letter}. {option.strip()}" for letter, option in zip(LETTERS, options, strict=False))
-    before = f"Context: {context.strip()}\n" if context else ""
-    prompt = f"{before}Question: {question.strip()}\n{listed}\nAnswer:"
-    return Parts(prompt, LETTERS[answer], tuple(option.strip() for option in options), bucket)
+def choosing(question: str, options: list[str], answer: int, bucket: str = "") -> Parts:
+    return Parts(question, LETTERS[answer], choices=tuple(option.strip() for option in options), bucket=bucket)
 
 
 def paragraphs(titles: list[str], sentences: list[list[str]]) -> str:
@@ -77,12 +89,12 @@ def paragraphs(titles: list[str], sentences: list[list[str]]) -> str:
 def gsm8k(record: Record) -> Parts | None:
     answer = after_hashes(record["answer"])
     steps = record["answer"].count("<<")
-    return Parts(asking(record["question"]), answer, bucket=f"steps={min(steps, 8)}") if answer else None
+    return Parts(record["question"], answer, bucket=f"steps={min(steps, 8)}") if answer else None
 
 
 def math(record: Record) -> Parts | None:
     answer = boxed(record["solution"])
-    return Parts(asking(record["problem"]), answer, bucket=str(record["level"])) if answer else None
+    return Parts(record["problem"], answer, bucket=str(record["level"])) if answer else None
 
 
 def mathqa(record: Record) -> Parts | None:
@@ -101,20 +113,20 @@ def aqua_rat(record: Record) -> Parts | None:
 
 def metamath(record: Record) -> Parts | None:
     match = re.search(r"The answer is:?\s*(.+?)\s*$", record["response"])
-    return Parts(asking(record["query"]), match[1], bucket=record.get("type", "")) if match else None
+    return Parts(record["query"], match[1], bucket=record.get("type", "")) if match else None
 
 
 def orca_math(record: Record) -> Parts | None:
     """The solution's last number; one that ends in words is left out."""
     last = record["answer"].strip().splitlines()[-1] if record["answer"].strip() else ""
     numbers = re.findall(r"-?\$?\d[\d,]*(?:\.\d+)?", last)
-    return Parts(asking(record["question"]), plain_number(numbers[-1])) if numbers else None
+    return Parts(record["question"], plain_number(numbers[-1])) if numbers else None
 
 
 def multi_hop(record: Record) -> Parts | None:
     """HotpotQA and 2WikiMultiHopQA: titles and sentences beside each other."""
     context = paragraphs(record["context"]["title"], record["context"]["sentences"])
-    return Parts(asking(record["question"], context), record["answer"].strip(), bucket=record.get("type") or "")
+    return Parts(record["question"], record["answer"].strip(), context, bucket=record.get("type") or "")
 
 
 def musique(record: Record) -> Parts | None:
@@ -122,8 +134,9 @@ def musique(record: Record) -> Parts | None:
         return None
     context = "\n".join(f"{part['title']}: {part['paragraph_text'].strip()}" for part in record["paragraphs"])
     return Parts(
-        asking(record["question"], context),
+        record["question"],
         record["answer"].strip(),
+        context,
         bucket=record["id"].split("__")[0],
         aliases=tuple(record.get("answer_aliases") or ()),
     )
@@ -131,13 +144,13 @@ def musique(record: Record) -> Parts | None:
 
 def yes_no(record: Record) -> Parts | None:
     """StrategyQA and BoolQ."""
-    return Parts(asking(record["question"], record.get("passage") or ""), "yes" if record["answer"] else "no")
+    return Parts(record["question"], "yes" if record["answer"] else "no", record.get("passage") or "")
 
 
 def proofwriter(record: Record) -> Parts | None:
     question = f"Is this true, false or unknown? {record['question'].strip()}"
     depth = f"depth={record['QDep']}"
-    return Parts(asking(question, record["theory"]), str(record["answer"]).strip().lower(), bucket=depth)
+    return Parts(question, str(record["answer"]).strip().lower(), record["theory"], bucket=depth)
 
 
 def clutrr(record: Record) -> Parts | None:
@@ -146,20 +159,18 @@ def clutrr(record: Record) -> Parts | None:
         return None
     story = record["story"].replace("[", "").replace("]", "")
     hops = record["f_comb"].count("-") + 1
-    return Parts(asking(f"What is {names[1]} to {names[0]}?", story), record["target_text"], bucket=f"hops={hops}")
+    return Parts(f"What is {names[1]} to {names[0]}?", record["target_text"], story, bucket=f"hops={hops}")
 
 
 def babi(record: Record) -> Parts | None:
-    return Parts(
-        asking(record["question"], record["passage"]), record["answer"].strip(), bucket=f"task={record['task']}"
-    )
+    return Parts(record["question"], record["answer"].strip(), record["passage"], bucket=f"task={record['task']}")
 
 
 def c4(record: Record) -> Parts | None:
     """A language anchor: half a passage is read, the other half is the target."""
     words = record["text"].split()[:128]
     half = len(words) // 2
-    return Parts(" ".join(words[:half]), " ".join(words[half:])) if half >= 16 else None
+    return Parts(" ".join(words[:half]), " ".join(words[half:]), frame="bare") if half >= 16 else None
 
 
 def labelled_choice(record: Record) -> Parts | None:
@@ -200,22 +211,22 @@ def mmlu(record: Record) -> Parts | None:
 def bbh(record: Record) -> Parts | None:
     target = record["target"].strip()
     options = tuple(re.findall(r"^\([A-Z]\) (.*)$", record["input"], flags=re.MULTILINE))
-    return Parts(f"{record['input'].strip()}\nAnswer:", target.strip("()"), options)
+    return Parts(record["input"], target.strip("()"), choices=options, frame="answer")
 
 
 def lambada(record: Record) -> Parts | None:
     before, _, last = record["text"].strip().rpartition(" ")
-    return Parts(before, last) if before else None
+    return Parts(before, last, frame="bare") if before else None
 
 
 def multiarith(record: Record) -> Parts | None:
-    return Parts(asking(record["question"]), plain_number(record["final_ans"]))
+    return Parts(record["question"], plain_number(record["final_ans"]))
 
 
 def svamp(record: Record) -> Parts | None:
     body = record["Body"].strip()
     body += "" if body.endswith((".", "?", "!")) else "."
-    return Parts(asking(f"{body} {record['Question'].strip()}"), plain_number(record["Answer"]), bucket=record["Type"])
+    return Parts(f"{body} {record['Question'].strip()}", plain_number(record["Answer"]), bucket=record["Type"])
 
 
 def generated(record: Record) -> Parts | None:
@@ -261,7 +272,7 @@ TASKS = {
         Task("orca_math", ("training",), orca_math, "microsoft/orca-math-word-problems-200k", splits={"train": "train"},
              columns=("question", "answer"), scorer="number"),
         Task("c4", ("training",), c4, "allenai/c4", ("en",), {"train": "train"}, columns=("text",),
-             folders={"train": "en/sample"}),
+             streamed=True, folders={"train": "en/sample"}),
         Task("arc_easy", ("classic",), labelled_choice, "allenai/ai2_arc", ("ARC-Easy",),
              columns=("question", "choices", "answerKey"), scorer="letter"),
         Task("arc_challenge", ("classic",), labelled_choice, "allenai/ai2_arc", ("ARC-Challenge",),

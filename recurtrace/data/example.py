@@ -18,6 +18,12 @@ class Example:
     """Difficulty or category, for stratified samples."""
     aliases: tuple[str, ...] = ()
     """Other answers that count as right."""
+    question: str = ""
+    """What the overlap audit compares, where that is not the whole prompt: it leaves out the frame and the options."""
+
+    @property
+    def asked(self) -> str:
+        return self.question or self.prompt
 
     @property
     def prompt_hash(self) -> str:

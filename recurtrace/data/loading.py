@@ -5,15 +5,25 @@ A folder holds `<org>__<name>/<config>/<split>.jsonl` for the hub dataset `<org>
 
 import hashlib
 import json
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from tqdm import tqdm
+
 from recurtrace.data.benchmarks import TASKS, Record, Task
 from recurtrace.data.example import Example
-from recurtrace.data.synthetic import TRAIN_ITEMS, evaluation_items, training_items
+from recurtrace.data.synthetic import PAPER, TRAIN_ITEMS, Sizes, evaluation_items, training_items
 from recurtrace.errors import RecurTraceError
+
+logger = logging.getLogger(__name__)
+
+
+class MissingDataError(RecurTraceError):
+    """The data of a task is not where it was looked for."""
 
 
 @dataclass
@@ -31,17 +41,32 @@ def find_task(name: str) -> Task:
     return TASKS[name]
 
 
-def load(name: str, split: str, data_dir: Path | None = None, limit: int | None = None, seed: int = 0) -> Loaded:
-    """The examples of a task's `train` or `test` split, in the order of its records."""
+def load(
+    name: str,
+    split: str,
+    data_dir: Path | None = None,
+    limit: int | None = None,
+    seed: int = 0,
+    sizes: Sizes = PAPER,
+    revision: str | None = None,
+    progress: bool = False,
+) -> Loaded:
+    """The examples of a task's `train` or `test` split, in the order of its records.
+
+    `seed` and `sizes` are a generated task's; `revision` is the commit of a hub dataset.
+    """
     task = find_task(name)
     if task.hub is None:
         count = limit if limit is not None else TRAIN_ITEMS
-        items = training_items(name, count, seed) if split == "train" else evaluation_items(name, seed)
-        return Loaded(task, [example for _, example in zip(range(limit or 10**9), items, strict=False)])
+        items = (
+            training_items(name, count, seed, sizes) if split == "train" else evaluation_items(name, seed, sizes=sizes)
+        )
+        return Loaded(task, list(tqdm(islice(items, limit), desc=name, disable=not progress, leave=False)))
     if split not in task.splits:
         raise RecurTraceError(f"{name} has no {split} split; it has {' and '.join(task.splits)}.")
     loaded = Loaded(task, [])
-    for index, record in enumerate(_records(task, split, data_dir)):
+    records = _folder_records(task, split, data_dir) if data_dir is not None else _hub_records(task, split, revision)
+    for index, record in enumerate(tqdm(records, desc=name, disable=not progress, leave=False)):
         if limit is not None and len(loaded.examples) >= limit:
             break
         if index == 0:
@@ -52,31 +77,39 @@ def load(name: str, split: str, data_dir: Path | None = None, limit: int | None 
         if parts is None or not parts.answer.strip() or not parts.prompt.strip():
             loaded.unusable += 1
             continue
-        loaded.examples.append(Example(id=f"{name}/{split}/{index}", task=name, **vars(parts)))
+        loaded.examples.append(
+            Example(
+                id=f"{name}/{split}/{index}",
+                task=name,
+                prompt=parts.prompt,
+                answer=parts.answer,
+                choices=parts.choices,
+                bucket=parts.bucket,
+                aliases=parts.aliases,
+                question=parts.asked,
+            )
+        )
     if not loaded.examples:
         raise RecurTraceError(f"the {split} split of {name} gave no example; check its files or its row in the table.")
     return loaded
-
-
-def _records(task: Task, split: str, data_dir: Path | None) -> Iterator[Record]:
-    return _folder_records(task, split, data_dir) if data_dir is not None else _hub_records(task, split)
 
 
 def _folder_records(task: Task, split: str, data_dir: Path) -> Iterator[Record]:
     if not data_dir.is_dir():
         raise RecurTraceError(f"the data folder {str(data_dir)!r} does not exist.")
     home = data_dir / str(task.hub).replace("/", "__")
+    files = [home / config / f"{task.splits[split]}.jsonl" for config in task.configs]
     if split in task.folders:
-        files = sorted(home.glob(f"{task.folders[split]}.jsonl"))
-    else:
-        files = [home / config / f"{task.splits[split]}.jsonl" for config in task.configs]
-        files = [file for file in files if file.is_file()]
-    if not files:
-        raise RecurTraceError(
-            f"{str(home)!r} holds no {split} data of {task.name}; expected <config>/{task.splits[split]}.jsonl there, "
+        files = sorted(home.glob(f"{task.folders[split]}.jsonl")) or files
+    missing = [file for file in files if not file.is_file()]
+    if missing == files:
+        raise MissingDataError(
+            f"the {split} data of {task.name} should be in {str(files[0])!r}, which is not there; put it there, "
             "or leave out --data-dir to load from the hub."
         )
-    for file in files:
+    for file in missing:
+        logger.warning("%s is not there; %s goes on without it.", file, task.name)
+    for file in (file for file in files if file not in missing):
         with file.open(encoding="utf-8") as lines:
             for number, line in enumerate(lines, start=1):
                 try:
@@ -85,15 +118,17 @@ def _folder_records(task: Task, split: str, data_dir: Path) -> Iterator[Record]:
                     raise RecurTraceError(f"line {number} of {file} is not JSON; mend or remove it.") from error
 
 
-def _hub_records(task: Task, split: str) -> Iterator[Record]:
+def _hub_records(task: Task, split: str, revision: str | None) -> Iterator[Record]:
     from datasets import load_dataset
 
     for config in task.configs:
         try:
-            rows: Any = load_dataset(task.hub, config, split=task.splits[split], streaming=task.name == "c4")
+            rows: Any = load_dataset(
+                task.hub, config, split=task.splits[split], revision=revision, streaming=task.streamed
+            )
         except (OSError, ValueError, RuntimeError) as error:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise RecurTraceError(
+            raise MissingDataError(
                 f"{task.hub} ({config}, {task.splits[split]}) could not be loaded from the hub: {reason} Go online, or "
                 "pass --data-dir with a folder that holds it."
             ) from error

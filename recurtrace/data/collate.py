@@ -1,0 +1,161 @@
+"""Examples into tensors: tokenised, with labels on the answer only, packed for training or padded for evaluation.
+
+An answer is never truncated. A prompt that leaves too little room for it loses tokens at its left end, where a long
+context begins, and keeps what the tokenizer puts in front (BOS); an example whose answer would leave fewer than
+MIN_PROMPT prompt tokens is dropped. `Lengths` counts both.
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from recurtrace.data.example import Example
+from recurtrace.errors import RecurTraceError
+
+IGNORED = -100  # the label of a position without loss, as in transformers
+MIN_PROMPT = 16
+OPEN_PACKS = 64
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Token ids of an example; the answer begins at `prompt_length`."""
+
+    input_ids: list[int]
+    prompt_length: int
+    example: Example | None = None
+
+    @property
+    def labels(self) -> list[int]:
+        return [IGNORED] * self.prompt_length + self.input_ids[self.prompt_length :]
+
+
+@dataclass
+class Lengths:
+    """What the maximum length did to the examples."""
+
+    kept: int = 0
+    cut: int = 0
+    """Kept with a prompt cut from the left."""
+    dropped: list[str] = field(default_factory=list)
+    """Ids of examples whose answer leaves no room for the prompt."""
+
+    def __str__(self) -> str:
+        return f"{self.kept:,} examples, {self.cut:,} with a prompt cut from the left, {len(self.dropped):,} dropped"
+
+
+class Encoder:
+    """Tokenises examples to at most `max_length` tokens.
+
+    `end` puts the end-of-text token behind the answer, as something to learn; measured losses are of the answer alone.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, max_length: int, end: bool = True):
+        if max_length <= MIN_PROMPT:
+            raise RecurTraceError(f"max_length must be above {MIN_PROMPT}, got {max_length}.")
+        if end and tokenizer.eos_token_id is None:
+            raise RecurTraceError("the tokenizer has no end-of-text token, so an answer cannot end; set eos_token.")
+        self.tokenizer = tokenizer
+        self.max_length = max_length
+        self.ending = [tokenizer.eos_token_id] if end else []
+        self.lengths = Lengths()
+        self._front = len(_leading_special(tokenizer))
+
+    def __call__(self, examples: Sequence[Example]) -> list[Encoded]:
+        prompts = self.tokenizer([example.prompt for example in examples])["input_ids"]
+        wholes = self.tokenizer([f"{example.prompt} {example.answer}" for example in examples])["input_ids"]
+        encoded = []
+        for example, prompt, whole in zip(examples, prompts, wholes, strict=True):
+            fitted = self._fit(prompt, self._answer(example, prompt, whole) + self.ending)
+            if fitted is None:
+                self.lengths.dropped.append(example.id)
+            else:
+                encoded.append(Encoded(*fitted, example))
+        self.lengths.kept += len(encoded)
+        return encoded
+
+    def _answer(self, example: Example, prompt: list[int], whole: list[int]) -> list[int]:
+        # A model is given the prompt alone, so the answer is what follows the prompt's own tokens; where the text in
+        # one piece is cut into other tokens than the prompt is, the answer is tokenised by itself.
+        if whole[: len(prompt)] == prompt and len(whole) > len(prompt):
+            return whole[len(prompt) :]
+        return self.tokenizer(f" {example.answer}", add_special_tokens=False)["input_ids"]
+
+    def _fit(self, prompt: list[int], answer: list[int]) -> tuple[list[int], int] | None:
+        room = self.max_length - len(answer)
+        if len(prompt) > room:
+            if room < max(MIN_PROMPT, self._front + 1):
+                return None
+            self.lengths.cut += 1
+            prompt = prompt[: self._front] + prompt[len(prompt) - room + self._front :]
+        return prompt + answer, len(prompt)
+
+
+def _leading_special(tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """What the tokenizer puts before every text: a BOS, or nothing."""
+    bare, whole = (tokenizer("x", add_special_tokens=added)["input_ids"] for added in (False, True))
+    if whole[len(whole) - len(bare) :] != bare:
+        raise RecurTraceError(
+            "the tokenizer puts tokens behind a text, so an answer cannot follow its prompt; switch that off "
+            "(add_eos_token=False)."
+        )
+    return whole[: len(whole) - len(bare)]
+
+
+def pack(encoded: Iterable[Encoded], max_length: int) -> Iterator[list[Encoded]]:
+    """Examples put together in rows of at most `max_length` tokens, as they come.
+
+    Best fit among OPEN_PACKS rows: an example goes where it leaves the least room, and the fullest row is let go.
+    """
+    open_packs: list[tuple[int, int, list[Encoded]]] = []  # room, number (which settles ties), members; sorted
+    for number, item in enumerate(encoded):
+        size = len(item.input_ids)
+        if size > max_length:
+            raise RecurTraceError(
+                f"an example of {size} tokens does not fit in {max_length}; encode it to that length."
+            )
+        place = bisect_left(open_packs, (size, -1, []))
+        room, first, members = open_packs.pop(place) if place < len(open_packs) else (max_length, number, [])
+        insort(open_packs, (room - size, first, [*members, item]))
+        if len(open_packs) > OPEN_PACKS:
+            yield open_packs.pop(0)[2]
+    yield from (members for _, _, members in sorted(open_packs, key=lambda row: row[1]))
+
+
+def collate_packed(packs: Sequence[Sequence[Encoded]], max_length: int, pad_id: int) -> dict[str, Tensor]:
+    """Rows of packed examples. Positions restart with every example: by them attention keeps examples apart.
+
+    The rest of a row is filled up as one more sample without labels, so that every batch has the same shape.
+    """
+    rows: dict[str, list[list[int]]] = {"input_ids": [], "position_ids": [], "labels": []}
+    for members in packs:
+        used = sum(len(member.input_ids) for member in members)
+        rest = max_length - used
+        rows["input_ids"].append([i for member in members for i in member.input_ids] + [pad_id] * rest)
+        rows["position_ids"].append([i for member in members for i in range(len(member.input_ids))] + [*range(rest)])
+        # The first token of an example has no loss: the last of the one before would have to predict it.
+        labels = [label for member in members for label in [IGNORED, *member.labels[1:]]]
+        rows["labels"].append(labels + [IGNORED] * rest)
+    return {name: torch.tensor(values) for name, values in rows.items()}
+
+
+def collate_padded(encoded: Sequence[Encoded], pad_id: int, side: str = "right") -> dict[str, Any]:
+    """One example in a row, with `prompt_mask` for the halting head; `side` is where the padding goes."""
+    longest = max(len(item.input_ids) for item in encoded)
+
+    def padded(values: list[int], filler: int) -> list[int]:
+        rest = [filler] * (longest - len(values))
+        return values + rest if side == "right" else rest + values
+
+    columns = {
+        "input_ids": [padded(item.input_ids, pad_id) for item in encoded],
+        "attention_mask": [padded([1] * len(item.input_ids), 0) for item in encoded],
+        "prompt_mask": [padded([1] * item.prompt_length, 0) for item in encoded],
+        "labels": [padded(item.labels, IGNORED) for item in encoded],
+    }
+    return {name: torch.tensor(values) for name, values in columns.items()}

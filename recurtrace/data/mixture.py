@@ -1,0 +1,293 @@
+"""The training mixture: sources loaded, audited against every test, sampled by seed, written as Parquet.
+
+A folder holds
+
+    manifest.json                          recipe, counts, versions, hashes; complete once it says so
+    train/<task>-00000-of-00003.parquet    what is trained on
+    heldout/<task>.parquet                 kept from training, for thresholds and halting heads
+    removed/<task>.jsonl                   what the audit took out, each with the test item it repeats
+
+Sources are built one after another, and a finished one is not built again: the manifest names it with the hashes of
+its files, so a killed build goes on where it was.
+"""
+
+import hashlib
+import json
+import platform
+import random
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import Field, PositiveInt, model_validator
+from tqdm import tqdm
+
+from recurtrace.data.benchmarks import TASKS, suite
+from recurtrace.data.example import Example
+from recurtrace.data.loading import MissingDataError, find_task, load
+from recurtrace.data.overlap import THRESHOLD, OverlapIndex
+from recurtrace.data.synthetic import PAPER, Sizes
+from recurtrace.errors import RecurTraceError
+from recurtrace.files import writing
+from recurtrace.recipe import Recipe
+
+MANIFEST = "manifest.json"
+AUDITED = ("train_covered", "classic", "diagnostic")
+
+_SCHEMA = pa.schema(
+    {
+        "id": pa.string(),
+        "task": pa.string(),
+        "prompt": pa.string(),
+        "answer": pa.string(),
+        "choices": pa.list_(pa.string()),
+        "bucket": pa.string(),
+        "aliases": pa.list_(pa.string()),
+    }
+)
+
+
+class Source(Recipe):
+    """One task of the mixture."""
+
+    task: str
+    count: PositiveInt | None = None
+    """Training examples to take, by seed; all there are if left out."""
+    revision: str | None = None
+    """Commit of the hub dataset, to load the same data for ever."""
+
+
+class MixtureRecipe(Recipe):
+    """What a mixture is made of."""
+
+    sources: list[Source] = Field(min_length=1)
+    seed: int = 0
+    heldout: int = Field(300, ge=0)
+    """Examples of each source that are kept from training; never more than a tenth of it."""
+    audit: list[str] = [task.name for task in TASKS.values() if set(task.suites) & set(AUDITED)]
+    """Tasks whose test questions must not occur; every benchmark if left out."""
+    sizes: Sizes = PAPER
+    """Sizes of the synthetic tasks."""
+    shard_size: PositiveInt = 50_000
+    """Examples in one Parquet file."""
+
+    @model_validator(mode="after")
+    def _check(self) -> "MixtureRecipe":
+        names = [source.task for source in self.sources]
+        if twice := [name for name, times in Counter(names).items() if times > 1]:
+            raise ValueError(f"{twice[0]} is there twice; give it one count")
+        for name in names:
+            if "train" not in find_task(name).splits:
+                trainable = ", ".join(task.name for task in suite("training"))
+                raise ValueError(f"{name} is for testing only; train on {trainable}")
+        for source in self.sources:
+            if TASKS[source.task].streamed and source.count is None:
+                raise ValueError(f"{source.task} has no end; give it a count")
+        for name in self.audit:
+            if "test" not in find_task(name).splits:
+                raise ValueError(f"{name} has no test split to audit against")
+        return self
+
+
+def build(
+    recipe: MixtureRecipe,
+    out: Path,
+    data_dir: Path | None = None,
+    skip_missing: bool = False,
+    overwrite: bool = False,
+) -> dict[str, Any]:
+    """Build what is not built yet and return the manifest."""
+    manifest = _begin(recipe, out, overwrite)
+    if manifest["complete"]:
+        return manifest
+    tests, manifest["audit"] = _test_questions(recipe, data_dir, skip_missing)
+    if manifest["sources"] and manifest["audit"]["sha256"] != _read_manifest(out)["audit"]["sha256"]:
+        manifest["sources"] = {}  # other test questions, so nothing that was audited before stands
+    index = OverlapIndex((example.id, example.asked) for example in tests)
+    manifest["missing"] = []
+    for source in tqdm(recipe.sources, desc="sources", unit="source"):
+        if source.task in manifest["sources"]:
+            continue
+        try:
+            manifest["sources"][source.task] = _build_source(source, recipe, index, out, data_dir)
+        except MissingDataError:
+            if not skip_missing:
+                raise
+            manifest["missing"].append(source.task)
+        _write_manifest(out, manifest)
+    if not manifest["sources"]:
+        raise RecurTraceError("none of the recipe's sources was found, so there is no mixture.")
+    manifest["complete"] = True
+    _write_manifest(out, manifest)
+    return manifest
+
+
+def read_split(folder: Path, split: Literal["train", "heldout"], tasks: Iterable[str] | None = None) -> list[Path]:
+    """The Parquet files of a built mixture, checked to be there and of the size they were written with."""
+    manifest = _read_manifest(folder)
+    if not manifest["complete"]:
+        raise RecurTraceError(f"the mixture in {str(folder)!r} is not finished; run `recurtrace data build` again.")
+    wanted = list(tasks) if tasks is not None else list(manifest["sources"])
+    if unknown := [task for task in wanted if task not in manifest["sources"]]:
+        raise RecurTraceError(f"the mixture has no {unknown[0]}; it has {', '.join(manifest['sources'])}.")
+    names = [name for task in wanted for name in manifest["sources"][task]["files"] if name.startswith(split)]
+    for task in wanted:
+        for name, facts in manifest["sources"][task]["files"].items():
+            file = folder / name
+            if not file.is_file() or file.stat().st_size != facts["bytes"]:
+                raise RecurTraceError(f"{file} is missing or was changed; build the mixture again with --overwrite.")
+    return [folder / name for name in names]
+
+
+def read_examples(
+    folder: Path, split: Literal["train", "heldout"], tasks: Iterable[str] | None = None
+) -> list[Example]:
+    """The examples themselves, for what fits in memory."""
+    rows = [row for file in read_split(folder, split, tasks) for row in pq.read_table(file).to_pylist()]
+    return [Example(**{**row, "choices": tuple(row["choices"]), "aliases": tuple(row["aliases"])}) for row in rows]
+
+
+def _build_source(
+    source: Source, recipe: MixtureRecipe, index: OverlapIndex, out: Path, data_dir: Path | None
+) -> dict[str, Any]:
+    endless = TASKS[source.task].hub is None or TASKS[source.task].streamed
+    loaded = load(
+        source.task,
+        "train",
+        data_dir,
+        limit=source.count + recipe.heldout if source.count and endless else None,
+        seed=recipe.seed,
+        sizes=recipe.sizes,
+        revision=source.revision,
+        progress=True,
+    )
+    examples = loaded.examples
+    questions = tqdm((e.asked for e in examples), desc=f"audit {source.task}", total=len(examples), leave=False)
+    overlaps = list(index.audit(questions))
+    overlapping = {overlap.index for overlap in overlaps}
+    kept = [example for number, example in enumerate(examples) if number not in overlapping]
+
+    order = list(range(len(kept)))
+    random.Random(f"{recipe.seed} {source.task}").shuffle(order)
+    heldout_size = min(recipe.heldout, len(kept) // 10)
+    heldout, train = order[:heldout_size], order[heldout_size:][: source.count]
+    files = _write_shards(out, source.task, [kept[i] for i in sorted(train)], recipe.shard_size)
+    if heldout:
+        files |= _write_table(out, f"heldout/{source.task}.parquet", [kept[i] for i in sorted(heldout)])
+    removed = [
+        {"id": examples[overlap.index].id, **{k: v for k, v in asdict(overlap).items() if k != "index"}}
+        for overlap in overlaps
+    ]
+    files |= _write_lines(out, f"removed/{source.task}.jsonl", removed)
+    return {
+        "records": len(examples) + loaded.unusable,
+        "without_answer": loaded.unusable,
+        "removed_exact": sum(overlap.kind == "exact" for overlap in overlaps),
+        "removed_near": sum(overlap.kind == "near" for overlap in overlaps),
+        "train": len(train),
+        "heldout": len(heldout),
+        "files": files,
+    }
+
+
+def _test_questions(
+    recipe: MixtureRecipe, data_dir: Path | None, skip_missing: bool
+) -> tuple[list[Example], dict[str, Any]]:
+    tests: list[Example] = []
+    counts: dict[str, int] = {}
+    missing = []
+    for name in tqdm(recipe.audit, desc="test questions", unit="task"):
+        try:
+            found = load(name, "test", data_dir, seed=recipe.seed, sizes=recipe.sizes).examples
+        except MissingDataError as error:
+            if not skip_missing:
+                raise RecurTraceError(
+                    f"{error} The audit needs it; name the tasks to audit against in the recipe's `audit`, or pass "
+                    "--skip-missing."
+                ) from error
+            missing.append(name)
+            continue
+        counts[name] = len(found)
+        tests += found
+    digest = hashlib.sha256("\0".join(example.asked for example in tests).encode()).hexdigest()
+    return tests, {
+        "threshold": THRESHOLD,
+        "questions": len(tests),
+        "tasks": counts,
+        "missing": missing,
+        "sha256": digest,
+    }
+
+
+def _write_shards(out: Path, task: str, examples: list[Example], size: int) -> dict[str, Any]:
+    parts = [examples[start : start + size] for start in range(0, len(examples), size)]
+    for old in out.glob(f"train/{task}-*-of-*.parquet"):
+        old.unlink()
+    files: dict[str, Any] = {}
+    for number, part in enumerate(parts):
+        files |= _write_table(out, f"train/{task}-{number:05d}-of-{len(parts):05d}.parquet", part)
+    return files
+
+
+def _write_table(out: Path, name: str, examples: list[Example]) -> dict[str, Any]:
+    columns = {column: [getattr(example, column) for example in examples] for column in _SCHEMA.names}
+    with writing(out / name) as temporary:
+        pq.write_table(pa.table(columns, schema=_SCHEMA), temporary, compression="zstd")
+    return _facts(out, name)
+
+
+def _write_lines(out: Path, name: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    with writing(out / name) as temporary:
+        temporary.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+    return _facts(out, name)
+
+
+def _facts(out: Path, name: str) -> dict[str, Any]:
+    with (out / name).open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return {name: {"sha256": digest, "bytes": (out / name).stat().st_size}}
+
+
+def _begin(recipe: MixtureRecipe, out: Path, overwrite: bool) -> dict[str, Any]:
+    written = json.loads(recipe.model_dump_json())
+    fresh = {
+        "recipe": written,
+        "versions": {
+            "python": platform.python_version(),
+            **{package: version(package) for package in ("recurtrace", "datasets", "pyarrow")},
+        },
+        "complete": False,
+        "audit": {},
+        "missing": [],
+        "sources": {},
+    }
+    if overwrite or not (out / MANIFEST).exists():
+        if not overwrite and out.exists() and any(out.iterdir()):
+            raise RecurTraceError(f"{str(out)!r} is not empty and holds no mixture; choose another folder.")
+        return fresh
+    found = _read_manifest(out)
+    if found["recipe"] != written or found["versions"] != fresh["versions"]:
+        what = "recipe" if found["recipe"] != written else "version of this software or its libraries"
+        raise RecurTraceError(
+            f"{str(out)!r} holds a mixture of another {what}; choose another folder, or pass --overwrite."
+        )
+    return found
+
+
+def _read_manifest(folder: Path) -> dict[str, Any]:
+    try:
+        return json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise RecurTraceError(f"{str(folder)!r} holds no mixture; make one with `recurtrace data build`.") from error
+    except ValueError as error:
+        raise RecurTraceError(f"{folder / MANIFEST} is damaged; build the mixture again with --overwrite.") from error
+
+
+def _write_manifest(out: Path, manifest: dict[str, Any]) -> None:
+    with writing(out / MANIFEST) as temporary:
+        temporary.write_text(json.dumps(manifest, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
