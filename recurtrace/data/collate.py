@@ -155,7 +155,7 @@ def collate_padded(encoded: Sequence[Encoded], pad_id: int, side: str = "right")
     columns = {
         "input_ids": [padded(item.input_ids, pad_id) for item in encoded],
         "attention_mask": [padded([1] * len(item.input_ids), 0) for item in encoded],
-        "prompt_mask": [padded([1] * item.prompt_length, 0) for item in encoded],
+        "prompt_mask": [padded([int(label == IGNORED) for label in item.labels], 0) for item in encoded],
         "labels": [padded(item.labels, IGNORED) for item in encoded],
     }
     return {name: torch.tensor(values) for name, values in columns.items()}
