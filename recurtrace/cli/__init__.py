@@ -10,6 +10,7 @@ from recurtrace.cli.data import app as data
 from recurtrace.cli.demo import demo
 from recurtrace.cli.generate import generate
 from recurtrace.cli.info import info
+from recurtrace.cli.probe import probe
 from recurtrace.errors import RecurTraceError
 
 app = typer.Typer(
@@ -19,6 +20,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Turn a pretrained language model into a looped reasoner that picks its depth for each input.",
 )
+app.command()(probe)
 app.command()(convert)
 app.command()(generate)
 app.command()(info)

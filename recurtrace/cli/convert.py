@@ -7,6 +7,7 @@ import typer
 
 from recurtrace.cli.fields import config_options
 from recurtrace.cli.options import Dtype
+from recurtrace.errors import RecurTraceError
 
 
 @config_options(
@@ -31,6 +32,7 @@ def convert(
     dtype: Annotated[Dtype, typer.Option(help="Type of the weights: auto is the base's own.")] = "auto",
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub model.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the fresh loop modules.")] = 0,
+    probe: Annotated[Path | None, typer.Option(help="Result of `recurtrace probe`: loop the block it found.")] = None,
     **fields: Any,
 ) -> None:
     """Convert a pretrained model: add fresh loop modules, leave the base as it is."""
@@ -39,12 +41,20 @@ def convert(
     from recurtrace.cli.describe import describe
     from recurtrace.cli.tokenizer import load_tokenizer
     from recurtrace.model import RecurTraceForCausalLM
+    from recurtrace.model.block_probe import BlockProbe
     from recurtrace.model.pretrained import refuse_other_kind
 
     refuse_other_kind(out, merge_base=merge)
+    found = BlockProbe.read(probe) if probe is not None else None
+    if found is not None:
+        if "loop_start" in fields or "loop_num_layers" in fields:
+            raise RecurTraceError("--probe says which layers to loop; leave out --loop-start and --loop-num-layers.")
+        fields |= {"loop_start": found.loop_start, "loop_num_layers": found.loop_num_layers}
     torch.manual_seed(seed)
     options = {"revision": revision} if revision else {}
     model = RecurTraceForCausalLM.from_base(base, dtype=dtype, **options, **fields)
+    if found is not None and probe is not None:
+        found.check_base(model.config.base_fingerprint, probe)
     tokenizer = load_tokenizer(base, **options)
     model.save_pretrained(out, merge_base=merge)
     tokenizer.save_pretrained(out)

@@ -71,6 +71,11 @@ class Task:
     folders: Mapping[str, str] = field(default_factory=dict)
     """For data kept in a folder under other names: role of a split → pattern of its files."""
 
+    @property
+    def endless(self) -> bool:
+        """Generated or streamed: only as many are made or fetched as are asked for."""
+        return self.hub is None or self.streamed
+
 
 # --- parts that several records share -----------------------------------------------------------------------------
 

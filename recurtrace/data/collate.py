@@ -96,6 +96,11 @@ class Encoder:
         return prompt + answer, len(prompt)
 
 
+def padding_id(tokenizer: PreTrainedTokenizerBase) -> int:
+    """The token padding is made of; masked everywhere, so any will do where the tokenizer names none."""
+    return next((i for i in (tokenizer.pad_token_id, tokenizer.eos_token_id) if i is not None), 0)
+
+
 def _leading_special(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """What the tokenizer puts before every text: a BOS, or nothing."""
     bare, whole = (tokenizer("x", add_special_tokens=added)["input_ids"] for added in (False, True))
@@ -158,4 +163,8 @@ def collate_padded(encoded: Sequence[Encoded], pad_id: int, side: str = "right")
         "prompt_mask": [padded([int(label == IGNORED) for label in item.labels], 0) for item in encoded],
         "labels": [padded(item.labels, IGNORED) for item in encoded],
     }
-    return {name: torch.tensor(values) for name, values in columns.items()}
+    batch = {name: torch.tensor(values) for name, values in columns.items()}
+    batch["position_ids"] = (batch["attention_mask"].cumsum(-1) - 1).clamp(
+        min=0
+    )  # the first token's is 0 on either side
+    return batch

@@ -152,15 +152,29 @@ def read_examples(
     return [Example(**{**row, "choices": tuple(row["choices"]), "aliases": tuple(row["aliases"])}) for row in rows]
 
 
+def gather(data: str, data_dir: Path | None, count: int, seed: int = 0) -> list[Example]:
+    """Examples that are not a test's: of a mixture's folder what was held out, of tasks (`a,b`) their training split.
+
+    `count` is how many the caller will use of each; a generated or streamed task gives no more.
+    """
+    if (Path(data) / MANIFEST).is_file():
+        return read_examples(Path(data), "heldout")
+    tasks = [find_task(name.strip()) for name in data.split(",")]
+    return [
+        example
+        for task in tasks
+        for example in load(task.name, "train", data_dir, count if task.endless else None, seed).examples
+    ]
+
+
 def _build_source(
     source: Source, recipe: MixtureRecipe, index: OverlapIndex, out: Path, data_dir: Path | None
 ) -> dict[str, Any]:
-    endless = TASKS[source.task].hub is None or TASKS[source.task].streamed
     loaded = load(
         source.task,
         "train",
         data_dir,
-        limit=source.count + recipe.heldout if source.count and endless else None,
+        limit=source.count + recipe.heldout if source.count and TASKS[source.task].endless else None,
         seed=recipe.seed,
         sizes=recipe.sizes,
         revision=source.revision,

@@ -38,6 +38,6 @@ def choose_block(
         raise RecurTraceError(
             f"no block is known for a {layers}-layer {base_config.model_type} of width {hidden} with "
             f"{loop_num_layers} looped layers; pass loop_start (--loop-start), the first looped layer, "
-            "somewhere in the middle."
+            "or let `recurtrace probe` find it and pass --probe."
         )
     return known

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from recurtrace import RecurTraceForCausalLM
 from recurtrace.cli import app
 from recurtrace.cli.fields import CONFIG_SOURCE, documented_fields
-from tests.conftest import VOCABULARY, stir, tiny_base
+from tests.conftest import VOCABULARY, byte_tokenizer, stir, tiny_base
 
 runner = CliRunner(env={"COLUMNS": "200"})
 
@@ -174,3 +174,31 @@ def test_data_list_and_show(tmp_path):
     file.parent.mkdir(parents=True)
     file.write_text(json.dumps({"question": "2+3?", "answer": "#### 5"}) + "\n")
     assert "Question: 2+3?\nAnswer: 5" in run("data", "show", "gsm8k", "--data-dir", tmp_path)
+
+
+def test_probe_then_convert(tmp_path):
+    base = tmp_path / "base"
+    tiny_base(vocab_size=300, num_hidden_layers=8).save_pretrained(base)
+    byte_tokenizer().save_pretrained(base)
+    options = ("--data", "p_hop,arithmetic", "--inputs", 12, "--compare", 4, "--out", tmp_path / "probe.json")
+    out = run("probe", base, *options)
+    assert "NLL of two loops" in out
+    assert (tmp_path / "probe.png").read_bytes().startswith(b"\x89PNG")
+    found = json.loads((tmp_path / "probe.json").read_text())
+    assert found["inputs"] == 12
+    run("convert", base, "--probe", tmp_path / "probe.json", "--out", tmp_path / "looped")
+    assert RecurTraceForCausalLM.from_pretrained(tmp_path / "looped").config.loop_start == found["loop_start"]
+
+    with pytest.raises(ValueError, match="leave out --loop-start"):
+        run("convert", base, "--probe", tmp_path / "probe.json", "--out", tmp_path / "no", "--loop-start", 2)
+    tiny_base(vocab_size=300, num_hidden_layers=8, seed=9).save_pretrained(base)
+    with pytest.raises(ValueError, match="was measured on another model"):
+        run("convert", base, "--probe", tmp_path / "probe.json", "--out", tmp_path / "no")
+    assert not (tmp_path / "no").exists()
+
+
+def test_data_build(tmp_path):
+    (tmp_path / "recipe.yaml").write_text("sources: [{task: p_hop, count: 30}]\naudit: [p_hop]\n")
+    out = run("data", "build", "--recipe", tmp_path / "recipe.yaml", "--out", tmp_path / "mix")
+    assert "Audited against 4,000 test questions of 1 tasks." in out
+    assert "p_hop" in out

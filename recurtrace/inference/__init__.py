@@ -1,0 +1,1 @@
+"""Running a model: which block to loop, which depth to take, what each depth gives."""
