@@ -85,7 +85,8 @@ def choosing(question: str, options: list[str], answer: int, bucket: str = "") -
 
 
 def paragraphs(titles: list[str], sentences: list[list[str]]) -> str:
-    return "\n".join(f"{title}: {''.join(parts).strip()}" for title, parts in zip(titles, sentences, strict=True))
+    texts = (" ".join(part.strip() for part in parts) for parts in sentences)
+    return "\n".join(f"{title}: {text}" for title, text in zip(titles, texts, strict=True))
 
 
 # --- records -----------------------------------------------------------------------------------------------------

@@ -2,7 +2,8 @@
 
 An item is a pure function of (seed, task, split, index), whatever the number of workers. Training and test share no
 symbol in the two symbol tasks; and in all three, an item whose text hashes into the test's share is never drawn for
-training, so that no test item can occur there.
+training, so that no test item can occur there. A base of our own is pretrained on the symbols of both pools, so that
+it knows them all, and on no test item either.
 """
 
 import hashlib
@@ -16,7 +17,7 @@ from typing import Literal
 from recurtrace.data.example import Example
 from recurtrace.errors import RecurTraceError
 
-Split = Literal["train", "test"]
+Split = Literal["train", "test", "pretrain"]
 
 TRAIN_STEPS = range(2, 9)  # k of a training item, up to the eight-loop clamp
 TEST_STEPS = range(2, 17, 2)  # the test's buckets; those above 8 are the extrapolation
@@ -41,6 +42,8 @@ class Sizes:
     largest_start: int = 99
     operands: tuple[int, int] = (2, 9)
     """Smallest and largest operand of the arithmetic task."""
+    modulus: int = 0
+    """Arithmetic counts modulo this; 0 counts without end, as in the paper."""
 
     def __post_init__(self) -> None:
         train = self.symbols - self.test_symbols
@@ -56,6 +59,8 @@ class Sizes:
             raise RecurTraceError(
                 "values must be at least 2, largest_start at least 1, operands a rising pair above 0."
             )
+        if self.modulus < 0 or self.modulus == 1:
+            raise RecurTraceError(f"modulus must be 0 or at least 2, got {self.modulus}.")
 
 
 PAPER = Sizes()
@@ -66,6 +71,8 @@ def symbol_pool(sizes: Sizes, split: Split) -> list[str]:
     """The codes of a split; which codes there are does not depend on any run's seed."""
     codes = [a + b for a in string.ascii_uppercase for b in string.ascii_uppercase]
     drawn = random.Random("recurtrace symbols").sample(codes, sizes.symbols)
+    if split == "pretrain":
+        return drawn
     return drawn[: sizes.test_symbols] if split == "test" else drawn[sizes.test_symbols :]
 
 
@@ -118,7 +125,9 @@ def arithmetic(rng: random.Random, k: int, pool: list[str], sizes: Sizes) -> tup
         operation, operand = rng.choice("+-*"), rng.randint(*sizes.operands)
         steps.append(f"{operation}{operand}")
         value = {"+": value + operand, "-": value - operand, "*": value * operand}[operation]
-    return f"Start: {start}\nSteps: {' '.join(steps)}\nEnd:", str(value)
+        value = value % sizes.modulus if sizes.modulus else value
+    modulus = f" mod {sizes.modulus}" if sizes.modulus else ""
+    return f"Start: {start}{modulus}\nSteps: {' '.join(steps)}\nEnd:", str(value)
 
 
 TASKS: dict[str, Callable[[random.Random, int, list[str], Sizes], tuple[str, str]]] = {
@@ -128,15 +137,18 @@ TASKS: dict[str, Callable[[random.Random, int, list[str], Sizes], tuple[str, str
 }
 
 
-def item(task: str, split: Split, index: int, seed: int, steps: int | None = None, sizes: Sizes = PAPER) -> Example:
-    """The `index`-th item of a task; `steps` fixes k, which training draws from 2..8."""
+def item(
+    task: str, split: Split, index: int, seed: int, steps: int | range = TRAIN_STEPS, sizes: Sizes = PAPER
+) -> Example:
+    """The `index`-th item of a task; `steps` is k, or what k is drawn from."""
     rng = random.Random(f"{seed} {task} {split} {index} {steps}")
     pool = symbol_pool(sizes, split)
     while True:
-        k = steps if steps is not None else rng.choice(TRAIN_STEPS)
+        k = steps if isinstance(steps, int) else rng.choice(steps)
         prompt, answer = TASKS[task](rng, k, pool, sizes)
         if _is_test_text(prompt) == (split == "test"):
-            name = f"{task}/{split}/{seed}/{index}" if steps is None else f"{task}/{split}/{seed}/k{steps}/{index}"
+            bucket = f"k{k}/" if isinstance(steps, int) else ""
+            name = f"{task}/{split}/{seed}/{bucket}{index}"
             return Example(id=name, task=task, prompt=prompt, answer=answer, bucket=f"k={k}")
 
 

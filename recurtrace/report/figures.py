@@ -59,7 +59,7 @@ def probe_curve(probe: dict[str, Any]) -> Figure:
     )
     curve.set_ylabel("angular distance\n(half turns)")
     curve.set_ylim(bottom=0)
-    curve.legend(frameon=False, loc="upper center")
+    curve.legend(frameon=False, loc="upper right")
     if compared:
         losses = axes[1, 0]
         middles = [window["start"] + (size - 1) / 2 for window in compared]

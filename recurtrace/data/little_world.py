@@ -1,0 +1,93 @@
+"""The world of the embedded base: the synthetic tasks in small sizes, some plain variety, and a tokenizer for it.
+
+One token for a symbol, a rule's end or an operation, so that sequences are short and a small model can learn on a CPU.
+Any other text still has tokens: those of its bytes.
+"""
+
+import random
+from collections.abc import Iterator
+
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from recurtrace.data.example import Example
+from recurtrace.data.synthetic import TASKS, Sizes, item, symbol_pool
+
+SMALL = Sizes(mapping=8, registers=4, largest_start=10, modulus=11)
+PRETRAIN_STEPS = range(1, 5)  # fewer than stage 1 asks for, so that depth has something to add
+
+ANIMALS = ("fox", "bird", "fish", "cat", "dog", "bear", "frog", "goat", "hare", "mole")
+QUALITIES = ("red", "small", "old", "kind", "loud", "fast", "shy", "wise", "wet", "calm")
+PIECES = r"\n?[A-Z][a-z]+:| ?[a-z]+| ?[A-Z]{2};?|>[A-Z]{2}|=[A-Z]{2};?|=\d;?| [+\-*]\d| ?\d+|\s|."
+
+
+def story(rng: random.Random, pool: list[str]) -> tuple[str, str]:
+    """Who is what: a fact to be looked up."""
+    animals, qualities = rng.sample(ANIMALS, 4), rng.sample(QUALITIES, 4)
+    facts = " and ".join(f"the {animal} is {quality}" for animal, quality in zip(animals, qualities, strict=True))
+    asked = rng.randrange(4)
+    return f"Story: {facts}\nAsk: the {animals[asked]}\nEnd:", qualities[asked]
+
+
+def counting(rng: random.Random, pool: list[str]) -> tuple[str, str]:
+    start, length = rng.randrange(80), rng.randint(3, 8)
+    return f"Count: {start}\nEnd:", " ".join(str(start + i + 1) for i in range(length))
+
+
+def copying(rng: random.Random, pool: list[str]) -> tuple[str, str]:
+    symbols = rng.sample(pool, rng.randint(2, 8))
+    return f"Copy: {' '.join(symbols)}\nEnd:", " ".join(symbols)
+
+
+def reversing(rng: random.Random, pool: list[str]) -> tuple[str, str]:
+    symbols = rng.sample(pool, rng.randint(2, 6))
+    return f"Reverse: {' '.join(symbols)}\nEnd:", " ".join(reversed(symbols))
+
+
+def sorting(rng: random.Random, pool: list[str]) -> tuple[str, str]:
+    numbers = rng.sample(range(30), rng.randint(2, 6))
+    return f"Sort: {' '.join(map(str, numbers))}\nEnd:", " ".join(map(str, sorted(numbers)))
+
+
+def finding(rng: random.Random, pool: list[str]) -> tuple[str, str]:
+    symbols = rng.sample(pool, 6)
+    asked = rng.choice(symbols) if rng.random() < 0.5 else rng.choice(pool)
+    return f"Find: {asked}\nList: {' '.join(symbols)}\nEnd:", "yes" if asked in symbols else "no"
+
+
+VARIETY = (story, counting, copying, reversing, sorting, finding)
+
+
+def texts(
+    count: int, seed: int, sizes: Sizes = SMALL, steps: range = PRETRAIN_STEPS, variety: float = 0.15
+) -> Iterator[Example]:
+    """Pretraining examples: a share of plain variety, the rest the three tasks in turn."""
+    pool = symbol_pool(sizes, "pretrain")
+    for index in range(count):
+        rng = random.Random(f"{seed} little world {index}")
+        if rng.random() < variety:
+            kind = rng.choice(VARIETY)
+            prompt, answer = kind(rng, pool)
+            yield Example(f"{kind.__name__}/{seed}/{index}", kind.__name__, prompt, answer)
+        else:
+            yield item(rng.choice(list(TASKS)), "pretrain", index, seed, steps, sizes)
+
+
+def build_tokenizer(sizes: Sizes = SMALL) -> PreTrainedTokenizerFast:
+    """Byte-level BPE without merges: a piece that the world uses is one token, every other is spelled in bytes."""
+    to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    splitter = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(PIECES), "isolated"), to_bytes])
+    codes = symbol_pool(sizes, "pretrain")
+    forms = [form.format(code) for code in codes for form in ("{}", " {}", " {};", ">{}", "={}", "={};")]
+    numbers = [form.format(i) for i in range(100) for form in ("{}", " {}")]
+    sample = [f"{example.prompt} {example.answer}" for example in texts(20_000, seed=0, sizes=sizes)]
+    longer = [item("symbolic", "pretrain", i, 0, 8, sizes).prompt for i in range(2_000)]
+    pieces = {piece for text in [*forms, *numbers, *sample, *longer] for piece, _ in splitter.pre_tokenize_str(text)}
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = ["<pad>", "<eos>", *alphabet, *sorted(pieces - set(alphabet))]
+    model = Tokenizer(models.BPE({piece: i for i, piece in enumerate(vocabulary)}, [], ignore_merges=True))
+    model.pre_tokenizer = splitter
+    model.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=model, pad_token="<pad>", eos_token="<eos>", padding_side="left", model_max_length=1024
+    )
