@@ -23,8 +23,8 @@ from transformers import DynamicCache, PreTrainedModel, Qwen3Config, Qwen3ForCau
 from transformers import __version__ as transformers_version
 from transformers.initialization import no_init_weights
 
-from recurtrace.evaluation.cost import Cost, cost_of
 from recurtrace.model import RecurTraceCache, RecurTraceForCausalLM
+from recurtrace.model.cost import Cost, cost_of
 
 DEPTHS = (1, 2, 4, 8)
 PROMPT = 64  # short, since many short turns ride out a noisy machine better than a few long ones

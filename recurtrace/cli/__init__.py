@@ -11,6 +11,7 @@ from recurtrace.cli.demo import demo
 from recurtrace.cli.generate import generate
 from recurtrace.cli.info import info
 from recurtrace.cli.probe import probe
+from recurtrace.cli.train import pretrain, train
 from recurtrace.errors import RecurTraceError
 
 app = typer.Typer(
@@ -22,9 +23,11 @@ app = typer.Typer(
 )
 app.command()(probe)
 app.command()(convert)
+app.command()(train)
 app.command()(generate)
 app.command()(info)
 app.command()(demo)
+app.command()(pretrain)
 app.add_typer(data, name="data")
 
 

@@ -39,10 +39,10 @@ def convert(
     import torch
 
     from recurtrace.cli.describe import describe
-    from recurtrace.cli.tokenizer import load_tokenizer
     from recurtrace.model import RecurTraceForCausalLM
     from recurtrace.model.block_probe import BlockProbe
     from recurtrace.model.pretrained import refuse_other_kind
+    from recurtrace.model.tokenizer import load_tokenizer
 
     refuse_other_kind(out, merge_base=merge)
     found = BlockProbe.read(probe) if probe is not None else None

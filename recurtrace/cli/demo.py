@@ -71,8 +71,8 @@ def demo() -> None:
 def _scales() -> Table:
     from transformers import Qwen3Config
 
-    from recurtrace.evaluation.cost import cost_of
     from recurtrace.model import RecurTraceConfig
+    from recurtrace.model.cost import cost_of
     from recurtrace.model.families import choose_block
 
     table = Table("Qwen3", "looped block", "base", "added", "share", "FLOPs at 2, 4, 8 loops")

@@ -15,7 +15,7 @@ def facts(config: "RecurTraceConfig", context: int = 512) -> dict[str, Any]:
     """Everything `recurtrace info` says, as plain data."""
     import torch
 
-    from recurtrace.evaluation.cost import cost_of
+    from recurtrace.model.cost import cost_of
 
     cost = cost_of(config)
     base = config.get_text_config()

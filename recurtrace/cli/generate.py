@@ -36,10 +36,10 @@ def generate(
     import torch
     from transformers import TextStreamer
 
-    from recurtrace.cli.tokenizer import load_tokenizer
     from recurtrace.model import RecurTraceCache, RecurTraceConfig, RecurTraceForCausalLM
     from recurtrace.model.convert import locate_base, not_looped, read_config
     from recurtrace.model.depth import check_request
+    from recurtrace.model.tokenizer import load_tokenizer
 
     config = read_config(model)
     if not isinstance(config, RecurTraceConfig):

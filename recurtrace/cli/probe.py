@@ -26,10 +26,10 @@ def probe(
     seed: Annotated[int, typer.Option(help="Seed of the sample.")] = 0,
 ) -> None:
     """Find the block to loop: the still span between encoder and decoder, and the best window inside it."""
-    from recurtrace.cli.tokenizer import load_tokenizer
     from recurtrace.data.mixture import gather
     from recurtrace.inference.probe import probe_block
     from recurtrace.model.convert import load_base, portable_name, read_base_config
+    from recurtrace.model.tokenizer import load_tokenizer
     from recurtrace.report.figures import draw_probe
 
     read_base_config(base)  # refused before gigabytes are read

@@ -11,9 +11,9 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from recurtrace.data.example import Example
-from recurtrace.data.synthetic import TASKS, Sizes, item, symbol_pool
+from recurtrace.data.synthetic import TASKS, Sizes, draw, item, symbol_pool
 
-SMALL = Sizes(mapping=8, registers=4, largest_start=10, modulus=11)
+SMALL = Sizes(symbols=64, test_symbols=16, mapping=8, registers=4, largest_start=10, modulus=11)
 PRETRAIN_STEPS = range(1, 5)  # fewer than stage 1 asks for, so that depth has something to add
 
 ANIMALS = ("fox", "bird", "fish", "cat", "dog", "bear", "frog", "goat", "hare", "mole")
@@ -58,19 +58,37 @@ def finding(rng: random.Random, pool: list[str]) -> tuple[str, str]:
 VARIETY = (story, counting, copying, reversing, sorting, finding)
 
 
+def worked(task: str, index: int, seed: int, steps: range, sizes: Sizes) -> Example:
+    """A problem with the states on the way written out: how the base learns what a single step does."""
+    k, problem = draw(task, "pretrain", index, seed, steps, sizes)
+    prompt = problem.prompt.replace("\nEnd:", "\nWork:")
+    return Example(
+        f"worked/{task}/{seed}/{index}", f"worked_{task}", prompt, "; ".join(problem.states), bucket=f"k={k}"
+    )
+
+
 def texts(
-    count: int, seed: int, sizes: Sizes = SMALL, steps: range = PRETRAIN_STEPS, variety: float = 0.15
+    count: int,
+    seed: int,
+    sizes: Sizes = SMALL,
+    steps: range = PRETRAIN_STEPS,
+    variety: float = 0.1,
+    shown: float = 0.3,
 ) -> Iterator[Example]:
-    """Pretraining examples: a share of plain variety, the rest the three tasks in turn."""
+    """Pretraining examples: a share of plain variety, a share of worked problems, the rest direct answers."""
     pool = symbol_pool(sizes, "pretrain")
+    tasks = list(TASKS)
     for index in range(count):
         rng = random.Random(f"{seed} little world {index}")
-        if rng.random() < variety:
-            kind = rng.choice(VARIETY)
-            prompt, answer = kind(rng, pool)
-            yield Example(f"{kind.__name__}/{seed}/{index}", kind.__name__, prompt, answer)
+        kind = rng.random()
+        if kind < variety:
+            speak = rng.choice(VARIETY)
+            prompt, answer = speak(rng, pool)
+            yield Example(f"{speak.__name__}/{seed}/{index}", speak.__name__, prompt, answer)
+        elif kind < variety + shown:
+            yield worked(rng.choice(tasks), index, seed, steps, sizes)
         else:
-            yield item(rng.choice(list(TASKS)), "pretrain", index, seed, steps, sizes)
+            yield item(rng.choice(tasks), "pretrain", index, seed, steps, sizes)
 
 
 def build_tokenizer(sizes: Sizes = SMALL) -> PreTrainedTokenizerFast:

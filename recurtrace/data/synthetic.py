@@ -76,24 +76,31 @@ def symbol_pool(sizes: Sizes, split: Split) -> list[str]:
     return drawn[: sizes.test_symbols] if split == "test" else drawn[sizes.test_symbols :]
 
 
-def pointer_chasing(rng: random.Random, k: int, pool: list[str], sizes: Sizes) -> tuple[str, str]:
+@dataclass(frozen=True)
+class Problem:
+    prompt: str
+    states: list[str]
+    """After each of the k steps; the last is the answer."""
+
+
+def pointer_chasing(rng: random.Random, k: int, pool: list[str], sizes: Sizes) -> Problem:
     """Follow a random permutation k times from a start."""
     symbols = rng.sample(pool, sizes.mapping)
     targets = rng.sample(symbols, len(symbols))
     follow = dict(zip(symbols, targets, strict=True))
-    start = answer = rng.choice(symbols)
+    path = [rng.choice(symbols)]
     for _ in range(k):
-        answer = follow[answer]
+        path.append(follow[path[-1]])
     arrows = " ".join(f"{symbol}>{target}" for symbol, target in follow.items())
-    return f"Map: {arrows}\nStart: {start}\nHops: {k}\nEnd:", answer
+    return Problem(f"Map: {arrows}\nStart: {path[0]}\nHops: {k}\nEnd:", path[1:])
 
 
-def state_tracking(rng: random.Random, k: int, pool: list[str], sizes: Sizes) -> tuple[str, str]:
+def state_tracking(rng: random.Random, k: int, pool: list[str], sizes: Sizes) -> Problem:
     """Apply k rules to named registers; the answer is the final state."""
     names = rng.sample(pool, sizes.registers)
     state = {name: rng.randrange(sizes.values) for name in names}
     before = " ".join(f"{name}={value}" for name, value in state.items())
-    rules = []
+    rules, states = [], []
     for _ in range(k):
         rule = rng.choice(("assign", "swap", "increment", "conditional", "copy"))
         a, b = rng.sample(names, 2)
@@ -114,23 +121,25 @@ def state_tracking(rng: random.Random, k: int, pool: list[str], sizes: Sizes) ->
         else:
             rules.append(f"{a}={b}")
             state[a] = state[b]
-    return f"State: {before}\nRules: {'; '.join(rules)}\nEnd:", " ".join(str(state[name]) for name in names)
+        states.append(" ".join(str(state[name]) for name in names))
+    return Problem(f"State: {before}\nRules: {'; '.join(rules)}\nEnd:", states)
 
 
-def arithmetic(rng: random.Random, k: int, pool: list[str], sizes: Sizes) -> tuple[str, str]:
+def arithmetic(rng: random.Random, k: int, pool: list[str], sizes: Sizes) -> Problem:
     """Apply k operations to a number, from left to right."""
     value = start = rng.randint(1, sizes.largest_start)
-    steps = []
+    steps, values = [], []
     for _ in range(k):
         operation, operand = rng.choice("+-*"), rng.randint(*sizes.operands)
         steps.append(f"{operation}{operand}")
         value = {"+": value + operand, "-": value - operand, "*": value * operand}[operation]
         value = value % sizes.modulus if sizes.modulus else value
+        values.append(str(value))
     modulus = f" mod {sizes.modulus}" if sizes.modulus else ""
-    return f"Start: {start}{modulus}\nSteps: {' '.join(steps)}\nEnd:", str(value)
+    return Problem(f"Start: {start}{modulus}\nSteps: {' '.join(steps)}\nEnd:", values)
 
 
-TASKS: dict[str, Callable[[random.Random, int, list[str], Sizes], tuple[str, str]]] = {
+TASKS: dict[str, Callable[[random.Random, int, list[str], Sizes], Problem]] = {
     "p_hop": pointer_chasing,
     "symbolic": state_tracking,
     "arithmetic": arithmetic,
@@ -141,15 +150,23 @@ def item(
     task: str, split: Split, index: int, seed: int, steps: int | range = TRAIN_STEPS, sizes: Sizes = PAPER
 ) -> Example:
     """The `index`-th item of a task; `steps` is k, or what k is drawn from."""
+    k, problem = draw(task, split, index, seed, steps, sizes)
+    bucket = f"k{k}/" if isinstance(steps, int) else ""
+    name = f"{task}/{split}/{seed}/{bucket}{index}"
+    return Example(id=name, task=task, prompt=problem.prompt, answer=problem.states[-1], bucket=f"k={k}")
+
+
+def draw(
+    task: str, split: Split, index: int, seed: int, steps: int | range = TRAIN_STEPS, sizes: Sizes = PAPER
+) -> tuple[int, Problem]:
+    """k and the problem itself, with its states on the way."""
     rng = random.Random(f"{seed} {task} {split} {index} {steps}")
     pool = symbol_pool(sizes, split)
     while True:
         k = steps if isinstance(steps, int) else rng.choice(steps)
-        prompt, answer = TASKS[task](rng, k, pool, sizes)
-        if _is_test_text(prompt) == (split == "test"):
-            bucket = f"k{k}/" if isinstance(steps, int) else ""
-            name = f"{task}/{split}/{seed}/{bucket}{index}"
-            return Example(id=name, task=task, prompt=prompt, answer=answer, bucket=f"k={k}")
+        problem = TASKS[task](rng, k, pool, sizes)
+        if _is_test_text(problem.prompt) == (split == "test"):
+            return k, problem
 
 
 def training_items(

@@ -32,6 +32,13 @@ class PastState(NamedTuple):
 Window = tuple[PastState, ...]  # newest first, at most W
 
 
+class RMSNorm(nn.RMSNorm):
+    """Computes in the type of its input, also where its weight is kept in float32 for training."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
+
+
 class LoopMemoryAttention(nn.Module):
     """The memory of one looped layer."""
 
@@ -40,14 +47,14 @@ class LoopMemoryAttention(nn.Module):
         base = config.get_text_config()
         heads, width, hidden = config.loop_attn_num_heads, config.loop_attn_head_dim, base.hidden_size
         self.config = config
-        self.norm = nn.RMSNorm(hidden, eps=base.rms_norm_eps)
+        self.norm = RMSNorm(hidden, eps=base.rms_norm_eps)
         self.q_proj = nn.Linear(hidden, heads * width, bias=False)
         self.k_proj = nn.Linear(hidden, heads * width, bias=False)
         self.v_proj = nn.Linear(hidden, heads * width, bias=False)
         self.o_proj = nn.Linear(heads * width, hidden, bias=False)
         if config.loop_qk_norm:
-            self.q_norm: nn.Module = nn.RMSNorm(width, eps=base.rms_norm_eps)
-            self.k_norm: nn.Module = nn.RMSNorm(width, eps=base.rms_norm_eps)
+            self.q_norm: nn.Module = RMSNorm(width, eps=base.rms_norm_eps)
+            self.k_norm: nn.Module = RMSNorm(width, eps=base.rms_norm_eps)
         else:
             self.q_norm = self.k_norm = nn.Identity()
         self.slope = nn.Parameter(torch.empty(heads), requires_grad=not config.loop_slope_frozen)
@@ -83,7 +90,8 @@ class LoopMemoryAttention(nn.Module):
 
         memory = reduce(torch.add, [past.gate for past in window])
         gate = torch.sigmoid(torch.add(gate_query + self.gate.bias, memory, alpha=1 / len(window)))  # [b, s, d]
-        return torch.addcmul(h, self.scale * gate, self.o_proj(read.flatten(-2))), window
+        # Trained in float32 beside a base in bfloat16, the memory must not widen the base's states.
+        return torch.addcmul(h, self.scale * gate, self.o_proj(read.flatten(-2))).to(h.dtype), window
 
     def _project(self, state: Tensor) -> tuple[Tensor, Tensor, PastState]:
         x = self.norm(state)
@@ -124,4 +132,4 @@ class InputInjection(nn.Module):
         return F.rms_norm(e, e.shape[-1:], eps=self.eps)
 
     def forward(self, h: Tensor, anchor: Tensor) -> Tensor:
-        return torch.addcmul(h, self.alpha, anchor)
+        return torch.addcmul(h, self.alpha, anchor).to(h.dtype)

@@ -123,7 +123,7 @@ class RecurTraceForCausalLM(PretrainedMixin, PreTrainedModel, GenerationMixin):
     ) -> RecurTraceOutput:
         """The base's forward, with the block run `loops` times.
 
-        One loop is the frozen base alone, so its loss has no gradient.
+        One loop is the frozen base alone, so its loss has a gradient of zero.
 
         Args:
             loops: depth of every sequence, one depth for each, or "adaptive"; None is the model's default. With a
@@ -162,6 +162,8 @@ class RecurTraceForCausalLM(PretrainedMixin, PreTrainedModel, GenerationMixin):
         if labels is not None:
             vocab_size = self.config.get_text_config().vocab_size
             loss = self.loss_function(logits=logits, labels=labels, vocab_size=vocab_size, **kwargs)
+            if self.training and torch.is_grad_enabled() and not loss.requires_grad:
+                loss = loss + self._zero()
         return RecurTraceOutput(
             loss=loss,
             logits=logits,
@@ -170,6 +172,11 @@ class RecurTraceForCausalLM(PretrainedMixin, PreTrainedModel, GenerationMixin):
             depths=depths,
             continue_probs=rule.continue_probs if isinstance(rule, HeadHalting) else None,
         )
+
+    def _zero(self) -> Tensor:
+        """Zero, with a gradient of zero for everything that is trained: data parallelism waits for each of them."""
+        trained = [parameter for parameter in self.parameters() if parameter.requires_grad]
+        return sum((0.0 * parameter.float().sum() for parameter in trained), torch.zeros((), device=self.device))
 
     def _think(
         self, e: Tensor, inputs: LayerInputs, cache: RecurTraceCache | None, rule: DepthRule, trace: list[Tensor] | None

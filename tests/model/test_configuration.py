@@ -4,7 +4,7 @@ import pytest
 from transformers import AutoConfig
 
 from recurtrace import RecurTraceConfig, RecurTraceError, RecurTraceForCausalLM
-from recurtrace.evaluation.cost import cost_of
+from recurtrace.model.cost import cost_of
 from tests.conftest import TINY, tiny_base
 
 

@@ -7,7 +7,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from recurtrace import RecurTraceForCausalLM
-from recurtrace.evaluation.cost import cost_of
+from recurtrace.model.cost import cost_of
 from tests.conftest import LOOP, tiny_base, tiny_looped, tokens
 
 D, H, C = 32, 4, 8

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from recurtrace.model import RecurTraceConfig, RecurTraceForCausalLM
+from recurtrace.model.configuration_recurtrace import RecurTraceConfig
+from recurtrace.model.modeling_recurtrace import RecurTraceForCausalLM
 from recurtrace.model.parameters import ParameterCount, count_parameters
 
 

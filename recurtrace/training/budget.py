@@ -1,0 +1,106 @@
+"""What a run cost: parameters, steps, tokens, analytical FLOPs, time and memory, the same table for every method."""
+
+import json
+import resource
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+
+from recurtrace.files import writing
+from recurtrace.model.cost import Cost
+
+BUDGET_FILE = "budget.json"
+_CLOCK_FILE = "clock.json"
+
+
+class Clock:
+    """Time and peak memory of a run, over all the processes that were killed and begun again."""
+
+    def __init__(self, seconds: float = 0.0, peak_bytes: int = 0):
+        self._before, self._peak, self._began = seconds, peak_bytes, time.monotonic()
+
+    @classmethod
+    def read(cls, checkpoint: Path | None) -> "Clock":
+        file = checkpoint / _CLOCK_FILE if checkpoint is not None else None
+        return cls(**json.loads(file.read_text())) if file is not None and file.is_file() else cls()
+
+    def write(self, checkpoint: Path) -> None:
+        (checkpoint / _CLOCK_FILE).write_text(json.dumps({"seconds": self.seconds, "peak_bytes": self.peak_bytes}))
+
+    @property
+    def seconds(self) -> float:
+        return self._before + time.monotonic() - self._began
+
+    @property
+    def peak_bytes(self) -> int:
+        """Of one process: on a GPU what torch allocated there, otherwise the resident memory."""
+        if torch.cuda.is_available():
+            return max(self._peak, torch.cuda.max_memory_allocated())
+        return max(self._peak, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+
+
+@dataclass(frozen=True)
+class Macs:
+    """Multiply-adds of one token in one training step, by the usual 2:2:2 of forward and the two backward parts."""
+
+    forward: float
+    activations: float
+    """Gradients of the states."""
+    weights: float
+    """Gradients of the weights that are trained."""
+
+    @property
+    def total(self) -> float:
+        return self.forward + self.activations + self.weights
+
+
+def training_macs(
+    cost: Cost, method: str, depth: int, context: float, first_looped: int, train_block: bool = False
+) -> Macs:
+    """What a token costs at a depth when it attends to `context` positions.
+
+    Nothing is propagated back before the first thing that is trained: the base's encoder, and the first loop of a
+    frozen block.
+    """
+    layer = cost.layer_macs + 2 * cost.attention_width * context
+    decoder = (cost.layers - first_looped - cost.looped_layers) * layer + cost.head_macs
+    if method == "full":
+        forward = cost.macs(1, context)
+        return Macs(forward, forward, cost.layers * cost.layer_macs + cost.head_macs)
+    if method == "adapter":
+        forward = cost.macs(1, context) + cost.added_macs
+        return Macs(forward, decoder + cost.looped_layers * layer + cost.added_macs, cost.added_macs)
+    forward = cost.macs(depth, context)
+    passes = depth if train_block else depth - 1  # of the block, that are propagated through
+    if passes == 0:
+        return Macs(forward, 0.0, 0.0)
+    through = decoder + passes * cost.looped_layers * layer + (depth - 1) * cost.added_macs
+    weights = (depth - 1) * cost.added_macs + (passes * cost.looped_layers * cost.layer_macs if train_block else 0)
+    return Macs(forward, through, weights)
+
+
+@dataclass(frozen=True)
+class Budget:
+    """One column of the paper's budget table."""
+
+    method: str
+    parameters: int
+    trained_parameters: int
+    steps: int
+    batch_size: int
+    max_length: int
+    tokens: int
+    mean_depth: float
+    forward_flops: float
+    total_flops: float
+    seconds: float
+    peak_bytes: int
+    processes: int
+    device: str
+    precision: str
+
+    def write(self, folder: Path) -> None:
+        with writing(folder / BUDGET_FILE) as temporary:
+            temporary.write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")

@@ -1,0 +1,169 @@
+"""The Hugging Face Trainer with a depth for each forward pass.
+
+Everything else (accelerate, DeepSpeed, FSDP, mixed precision, accumulation, trackers) is the Trainer's own. Added are
+the sampled depth, evaluation at several depths, checkpoints that appear whole or not at all, and a stop at the first
+loss that is not finite.
+"""
+
+import math
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedTokenizerBase, Trainer, TrainingArguments
+from transformers.trainer_utils import rotate_checkpoints
+
+from recurtrace.data.collate import IGNORED
+from recurtrace.errors import RecurTraceError
+from recurtrace.model import RecurTraceForCausalLM
+from recurtrace.model.checkpoint import ADAPTER_FILE, read_adapter
+from recurtrace.training.budget import Clock
+from recurtrace.training.depth_sampler import DepthSampler
+from recurtrace.training.packed import PackCollator
+
+STAGING = ".saving"
+
+
+class LoopTrainer(Trainer):
+    """Trains a looped model at sampled depths; a model without loops as usual."""
+
+    control: Any  # the Trainer's own, replaced by what its callbacks return
+
+    def __init__(
+        self,
+        model: nn.Module,
+        args: TrainingArguments,
+        collator: PackCollator,
+        tokenizer: PreTrainedTokenizerBase,
+        clock: Clock,
+        sampler: DepthSampler | None = None,
+        evaluate_depths: Sequence[int] = (1,),
+        merge_base: bool = False,
+        **kwargs: Any,
+    ):
+        super().__init__(model, args, data_collator=collator, processing_class=tokenizer, **kwargs)
+        self.sampler = sampler
+        self.evaluate_depths = evaluate_depths if sampler is not None else [None]
+        self.merge_base = merge_base
+        self.clock = clock
+        self._saving = False
+        self._micro = (-1, 0)  # optimizer step, forward passes in it
+        self._depths: list[int] = []  # since the last log
+        # Our models' losses divide by the labels of the whole step, whatever wraps them.
+        self.model_accepts_loss_kwargs = True
+
+    # --- depth --------------------------------------------------------------------------------------------------
+
+    def forward_index(self) -> int:
+        """Number of this forward pass since the start of the run, the same in every process and after a resume."""
+        step, passes = self._micro
+        passes = passes + 1 if step == self.state.global_step else 0
+        self._micro = (self.state.global_step, passes)
+        return self.state.global_step * self.args.gradient_accumulation_steps + passes
+
+    def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
+        names = inputs.pop("names", [])
+        depth = None
+        if self.sampler is not None:
+            depth = inputs["loops"] = self.sampler(self.forward_index())
+            self._depths.append(depth)
+        loss = super().training_step(model, inputs, num_items_in_batch)
+        if not loss.isfinite():
+            raise self._not_finite(f"the loss is {loss.item()}", depth, names)
+        self._last_batch = (depth, names)
+        return loss
+
+    def _clip_grad_norm(self, model: nn.Module) -> Any:
+        norm = super()._clip_grad_norm(model)
+        if norm is not None and not math.isfinite(float(norm)):
+            raise self._not_finite(f"the gradient's norm is {float(norm)}", *self._last_batch)
+        return norm
+
+    def _not_finite(self, what: str, depth: int | None, names: list[list[str]]) -> RecurTraceError:
+        examples = [name for row in names for name in row]
+        listed = ", ".join(examples[:8]) + (f" and {len(examples) - 8} more" if len(examples) > 8 else "")
+        at = f" at depth {depth}" if depth is not None else ""
+        return RecurTraceError(
+            f"{what} in step {self.state.global_step + 1}{at}, in a batch of {listed}; the last checkpoint is kept. "
+            "Lower the learning rate, or look at those examples."
+        )
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        if "loss" in logs and self._depths:
+            logs = {**logs, "depth": round(sum(self._depths) / len(self._depths), 2)}
+            self._depths = []
+        super().log(logs, start_time)
+
+    # --- evaluation ---------------------------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def evaluate(self, eval_dataset: Any = None, ignore_keys: Any = None, metric_key_prefix: str = "eval") -> dict:
+        """Loss per answer token on the held-out examples, at each depth."""
+        model = (
+            self.model_wrapped if self.is_in_train else self.accelerator.prepare_model(self.model, evaluation_mode=True)
+        )
+        was_training = model.training
+        model.eval()
+        totals = torch.zeros(len(self.evaluate_depths) + 1, dtype=torch.float64, device=self.args.device)
+        for batch in self.get_eval_dataloader(eval_dataset):
+            batch.pop("names")
+            batch = self._prepare_inputs(batch)
+            labels = (batch["labels"][:, 1:] != IGNORED).sum()
+            totals[-1] += labels
+            for number, depth in enumerate(self.evaluate_depths):
+                with self.compute_loss_context_manager():
+                    loss = model(**batch, **({"loops": depth} if depth else {}), use_cache=False).loss
+                totals[number] += loss.double() * labels
+        totals = self.accelerator.reduce(totals, "sum")
+        model.train(was_training)
+        nll = (totals[:-1] / totals[-1]).tolist()
+        metrics = {
+            f"{metric_key_prefix}_nll" + (f"_{depth}" if depth else ""): value
+            for depth, value in zip(self.evaluate_depths, nll, strict=True)
+        }
+        self.log(metrics)
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        return metrics
+
+    # --- checkpoints --------------------------------------------------------------------------------------------
+
+    def _get_output_dir(self, trial: Any) -> str:
+        folder = super()._get_output_dir(trial)
+        return os.path.join(folder, STAGING) if self._saving else folder
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        """Written to a staging folder first: a checkpoint appears under its name whole or not at all."""
+        out = Path(self.args.output_dir)
+        self._saving = True
+        try:
+            super()._save_checkpoint(model, trial)
+        finally:
+            self._saving = False
+        self.accelerator.wait_for_everyone()
+        if self.args.should_save:
+            name = f"checkpoint-{self.state.global_step}"
+            self.clock.write(out / STAGING / name)
+            shutil.rmtree(out / name, ignore_errors=True)
+            os.replace(out / STAGING / name, out / name)
+            rotate_checkpoints(output_dir=str(out), save_total_limit=self.args.save_total_limit)
+        self.accelerator.wait_for_everyone()
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
+        folder = output_dir if output_dir is not None else self.args.output_dir
+        model = self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
+        options = {"merge_base": self.merge_base} if isinstance(model, RecurTraceForCausalLM) else {}
+        model.save_pretrained(folder, state_dict=state_dict, **options)
+        self.processing_class.save_pretrained(folder)
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+        target = self.accelerator.unwrap_model(self.model if model is None else model, keep_torch_compile=False)
+        adapter = os.path.join(resume_from_checkpoint, ADAPTER_FILE)
+        if isinstance(target, RecurTraceForCausalLM) and os.path.isfile(adapter) and not self.is_fsdp_enabled:
+            shapes = {name: tuple(tensor.shape) for name, tensor in target.loop_state_dict().items()}
+            target.load_loop_modules(read_adapter(adapter, shapes))
+        else:
+            super()._load_from_checkpoint(resume_from_checkpoint, model)

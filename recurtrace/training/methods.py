@@ -1,0 +1,140 @@
+"""What each method trains: the table of stage 1 and of its same-budget baselines."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from recurtrace.errors import RecurTraceError
+from recurtrace.model import RecurTraceConfig, RecurTraceForCausalLM
+from recurtrace.model.checkpoint import ADAPTER_FILE
+from recurtrace.model.convert import load_base, read_base_config
+from recurtrace.model.families import PRESET_NUM_LAYERS, choose_block
+from recurtrace.training.recipe import TrainRecipe
+
+LORA_TOLERANCE = 0.02  # how far the adapter's size may be from the loop modules'
+_LINEARS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+
+
+def build_model(recipe: TrainRecipe) -> nn.Module:
+    """The model of a recipe, with gradients where its method trains; what is trained is in float32."""
+    torch.manual_seed(recipe.seed)
+    return METHODS[recipe.method](recipe)
+
+
+def loop_config(recipe: TrainRecipe, base_config: PreTrainedConfig) -> RecurTraceConfig:
+    """The loop a recipe describes; for a method without loops, the one it is compared with."""
+    fields = {**recipe.loop, "loop_memory": recipe.method != "plain_loop"}
+    start = choose_block(base_config, fields.pop("loop_start", None), fields.get("loop_num_layers", PRESET_NUM_LAYERS))
+    return RecurTraceConfig(text_config=base_config, loop_start=start, **fields)
+
+
+def changes_base(recipe: TrainRecipe) -> bool:
+    """A run that trains the block, or goes on from one that did: its model must be saved with its base."""
+    merged_start = recipe.start_from is not None and not (recipe.start_from / ADAPTER_FILE).is_file()
+    return recipe.train_block or merged_start
+
+
+def freeze_for_stage_1(model: RecurTraceForCausalLM, train_block: bool = False) -> None:
+    """Memory and injection learn, and the block if asked for; the halting head has a stage of its own."""
+    model.freeze_base()
+    model.loop.halting.requires_grad_(False)
+    model.loop.float()
+    if train_block:
+        for index in model.config.block:
+            model.model.layers[index].float().requires_grad_(True)
+
+
+def _looped(recipe: TrainRecipe) -> RecurTraceForCausalLM:
+    fields = {**recipe.loop, "loop_memory": recipe.method == "loop"}
+    if recipe.start_from is None:
+        model = RecurTraceForCausalLM.from_base(recipe.model, **fields, **_loading(recipe, frozen=True))
+    else:
+        model = _continued(recipe, fields)
+    freeze_for_stage_1(model, recipe.train_block)
+    return model
+
+
+def _continued(recipe: TrainRecipe, fields: dict[str, Any]) -> RecurTraceForCausalLM:
+    """The loop modules of a checkpoint as far as it has them; what the recipe adds is fresh."""
+    before = RecurTraceForCausalLM.from_pretrained(
+        str(recipe.start_from), **_loading(recipe, frozen=True, revision=False)
+    )
+    config = copy.deepcopy(before.config)
+    config.override(fields)
+    if config.block != before.config.block:
+        raise RecurTraceError(f"{recipe.start_from} loops other layers than the recipe; leave out loop_start.")
+    model = RecurTraceForCausalLM(config, before)  # the base's modules are under the same names in both
+    model.loop.to(device=before.device)
+    model.loop.load_state_dict(before.loop.state_dict(), strict=False)
+    return model
+
+
+def _full(recipe: TrainRecipe) -> PreTrainedModel:
+    """The same-budget baseline: every weight of the base, run once."""
+    read_base_config(recipe.model, **({"revision": recipe.revision} if recipe.revision else {}))
+    base, _ = load_base(recipe.model, **_loading(recipe, frozen=False))
+    return base
+
+
+def _adapter(recipe: TrainRecipe) -> nn.Module:
+    """The capacity control: LoRA on the layers that would be looped, of the loop modules' size, run once."""
+    from peft import LoraConfig, get_peft_model
+
+    base, _ = load_base(recipe.model, **_loading(recipe, frozen=True))
+    config = loop_config(recipe, base.config)
+    ranks = matched_ranks(config)
+    lora = LoraConfig(
+        rank_pattern=ranks,
+        alpha_pattern=ranks,  # so that the product is not scaled
+        lora_dropout=0.0,
+        target_modules=list(ranks),
+        task_type="CAUSAL_LM",
+    )
+    return get_peft_model(base, lora)
+
+
+def matched_ranks(config: RecurTraceConfig) -> dict[str, int]:
+    """LoRA ranks of the block's linears, all but equal, with as many parameters as the stage-1 loop modules."""
+    with torch.device("meta"):
+        model = RecurTraceForCausalLM(config)
+    left = target = sum(p.numel() for part in (model.loop.memory, model.loop.injection) for p in part.parameters())
+    sizes = {
+        f"model.layers.{index}.{name}": linear.in_features + linear.out_features
+        for index in config.block
+        for name, linear in model.model.layers[index].named_modules()
+        if name.split(".")[-1] in _LINEARS
+    }
+    ranks = dict.fromkeys(sizes, max(1, target // sum(sizes.values())))
+    left -= sum(ranks[name] * size for name, size in sizes.items())
+    for name, size in sizes.items():
+        if size <= left:
+            ranks[name] += 1
+            left -= size
+    if abs(left) > LORA_TOLERANCE * target:
+        raise RecurTraceError(
+            f"no LoRA on the block comes within {LORA_TOLERANCE:.0%} of the {target:,} parameters of the loop modules; "
+            "change loop_attn_head_dim or loop_attn_num_heads."
+        )
+    return ranks
+
+
+def _loading(recipe: TrainRecipe, frozen: bool, revision: bool = True) -> dict[str, Any]:
+    """A frozen base is held in the type it computes in; weights that are trained are held in float32."""
+    options: dict[str, Any] = {"dtype": torch.bfloat16 if frozen and recipe.precision == "bf16" else torch.float32}
+    if recipe.revision and revision:
+        options["revision"] = recipe.revision
+    if recipe.attention:
+        options["attn_implementation"] = recipe.attention
+    return options
+
+
+METHODS: dict[str, Callable[[TrainRecipe], nn.Module]] = {
+    "loop": _looped,
+    "plain_loop": _looped,
+    "full": _full,
+    "adapter": _adapter,
+}

@@ -1,0 +1,131 @@
+"""What a training run is made of."""
+
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import yaml
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
+
+from recurtrace.data.synthetic import Sizes
+from recurtrace.errors import RecurTraceError
+from recurtrace.recipe import Recipe
+
+Method = Literal["loop", "plain_loop", "full", "adapter"]
+
+
+class Optimization(Recipe):
+    """How long, how fast, on how much at once; shared by every method, so that budgets are the same."""
+
+    out: Path
+    """Folder of the run: checkpoints, the trained model, the budget."""
+    seed: int = Field(0, ge=0)
+    steps: PositiveInt | None = None
+    """Optimizer steps; or give epochs."""
+    epochs: PositiveFloat | None = None
+    batch_size: PositiveInt = 128
+    """Sequences in one optimizer step, over all processes."""
+    micro_batch_size: PositiveInt = 2
+    """Sequences in one forward pass of one process."""
+    max_length: int = Field(1024, ge=32)
+    """Tokens in one packed sequence."""
+    learning_rate: PositiveFloat = 1e-4
+    warmup: float = Field(0.03, ge=0, lt=1)
+    """Share of the steps in which the learning rate rises; it falls by a cosine in the others."""
+    betas: tuple[float, float] = (0.9, 0.95)
+    weight_decay: NonNegativeFloat = 0.01
+    clip: PositiveFloat = 1.0
+    """Largest gradient norm."""
+    precision: Literal["fp32", "bf16"] = "bf16"
+    """bf16 computes in bfloat16 and keeps what is trained in float32."""
+    compile: bool = False
+    """torch.compile the model."""
+    gradient_checkpointing: bool = False
+    log_every: PositiveInt = 10
+    evaluate_every: PositiveInt = 500
+    save_every: PositiveInt = 500
+    keep: PositiveInt = 2
+    """Checkpoints that are kept."""
+    evaluate_on: PositiveInt = 1000
+    """Held-out examples that the loss is measured on, at most."""
+    report_to: list[str] = []
+    """Trackers: tensorboard, wandb and so on."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if (self.steps is None) == (self.epochs is None):
+            raise ValueError("give exactly one of steps and epochs")
+        if self.batch_size % self.micro_batch_size:
+            raise ValueError(
+                f"batch_size {self.batch_size} is not a multiple of micro_batch_size {self.micro_batch_size}"
+            )
+        return self
+
+    @classmethod
+    def read_with(cls, path: Path, changes: list[str]) -> Self:
+        """A recipe with some of its fields changed, each as `field=value`."""
+        if not path.is_file():
+            raise RecurTraceError(f"there is no recipe at {str(path)!r}.")
+        if not changes:
+            return cls.read(path)
+        fields = cls.read(path).model_dump(mode="json", exclude_unset=True)
+        for change in changes:
+            name, sign, value = change.partition("=")
+            if not sign:
+                raise RecurTraceError(f"{change!r} changes no field; write it as field=value.")
+            place = fields
+            *parents, last = name.strip().split(".")
+            for parent in parents:
+                place = place.setdefault(parent, {})
+            place[last] = yaml.safe_load(value)
+        return cls.check(fields, str(path))
+
+
+class TrainRecipe(Optimization):
+    """A stage-1 run, or one of the baselines it is compared with."""
+
+    model: str
+    """Hub id or folder of the base."""
+    revision: str | None = None
+    """Branch, tag or commit of a hub model."""
+    method: Method = "loop"
+    """loop (memory and injection on a frozen base), plain_loop (no memory), full (every weight of the base, no loop),
+    adapter (LoRA on the same block, as many parameters as the loop modules, no loop)."""
+    loop: dict[str, Any] = {}
+    """Fields of the loop's config: loop_start, loop_memory_window, loop_qk_norm and so on."""
+    data: Path
+    """Folder of a mixture made by `recurtrace data build`."""
+    train_block: bool = False
+    """Train the looped layers' own weights too. One loop is then no longer the base."""
+    start_from: Path | None = None
+    """A looped model to go on from; memory it lacks is added fresh. The same start for two continuations."""
+    attention: str | None = None
+    """Attention implementation, e.g. flash_attention_2."""
+    evaluate_depths: list[PositiveInt] = [1, 2, 4, 6, 8]
+
+    @model_validator(mode="after")
+    def _check_method(self) -> Self:
+        if self.method in ("full", "adapter") and (self.train_block or self.start_from):
+            raise ValueError(f"train_block and start_from are for looped models, not for {self.method}")
+        if self.method == "plain_loop" and self.loop.get("loop_memory"):
+            raise ValueError("plain_loop has no memory; leave out loop_memory or take the method loop")
+        if self.method == "loop" and self.loop.get("loop_memory") is False:
+            raise ValueError("without memory the method is plain_loop")
+        return self
+
+
+class PretrainRecipe(Optimization):
+    """A small base of our own, from random weights, on text generated in its little world."""
+
+    architecture: dict[str, Any]
+    """Fields of transformers' Qwen3Config; the vocabulary is the tokenizer's."""
+    examples: PositiveInt
+    """Examples to generate."""
+    sizes: Sizes
+    """Sizes of the synthetic tasks."""
+    first_steps: PositiveInt = 1
+    last_steps: PositiveInt = 4
+    """The tasks' k is drawn from first_steps to last_steps."""
+    variety: float = Field(0.1, ge=0, le=1)
+    """Share of examples that are none of the three tasks."""
+    shown: float = Field(0.3, ge=0, le=1)
+    """Share of examples that are problems with their states on the way written out."""

@@ -1,0 +1,254 @@
+"""A run from its recipe: data, model, trainer, and the same command to go on after a kill."""
+
+import json
+import logging
+import shutil
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import datasets
+import torch
+from torch import nn
+from transformers import PreTrainedTokenizerBase, Qwen3Config, Qwen3ForCausalLM, TrainingArguments
+from transformers.trainer_utils import get_last_checkpoint
+
+from recurtrace.data.collate import padding_id
+from recurtrace.data.example import Example
+from recurtrace.data.little_world import build_tokenizer, texts
+from recurtrace.data.mixture import read_examples, read_split
+from recurtrace.data.sampling import stratified
+from recurtrace.errors import RecurTraceError
+from recurtrace.files import writing
+from recurtrace.model import RecurTraceConfig, RecurTraceForCausalLM
+from recurtrace.model.cost import cost_of
+from recurtrace.model.tokenizer import load_tokenizer
+from recurtrace.training.budget import BUDGET_FILE, Budget, Clock, training_macs
+from recurtrace.training.depth_sampler import DepthSampler
+from recurtrace.training.loop_stage import STAGING, LoopTrainer
+from recurtrace.training.methods import build_model, changes_base, loop_config
+from recurtrace.training.packed import PackCollator, open_packed, write_packed
+from recurtrace.training.recipe import Optimization, PretrainRecipe, TrainRecipe
+
+logger = logging.getLogger(__name__)
+
+RECIPE_FILE = "recipe.json"
+MODEL_FOLDER = "model"
+
+
+def train(recipe: TrainRecipe) -> Path:
+    """Run stage 1 or a baseline; returns the folder of the trained model."""
+    arguments = training_arguments(recipe)
+    with arguments.main_process_first(desc="the run's folder"):
+        if (done := _begin(recipe)) is not None:
+            return done
+    tokenizer = load_tokenizer(recipe.model)
+
+    def held_out() -> list[Example]:
+        return stratified(read_examples(recipe.data, "heldout"), recipe.evaluate_on, recipe.seed)
+
+    with arguments.main_process_first(desc="tokenising"):
+        training_data = _packed(recipe, "train", lambda: _shuffled(recipe), tokenizer)
+        heldout_data = _packed(recipe, "heldout", held_out, tokenizer)
+    model = build_model(recipe)
+    sampler = DepthSampler.of(model.config, recipe.seed) if isinstance(model, RecurTraceForCausalLM) else None
+    return _run(
+        recipe,
+        model,
+        tokenizer,
+        arguments,
+        training_data,
+        heldout_data,
+        sampler=sampler,
+        evaluate_depths=recipe.evaluate_depths,
+        merge_base=changes_base(recipe),
+    )
+
+
+def pretrain(recipe: PretrainRecipe) -> Path:
+    """Make a small base from nothing; returns its folder."""
+    arguments = training_arguments(recipe)
+    with arguments.main_process_first(desc="the run's folder"):
+        if (done := _begin(recipe)) is not None:
+            return done
+    tokenizer = build_tokenizer(recipe.sizes)
+    steps = range(recipe.first_steps, recipe.last_steps + 1)
+
+    def generated(count: int, seed: int) -> Callable[[], Iterable[Example]]:
+        return lambda: texts(count, seed, recipe.sizes, steps, recipe.variety, recipe.shown)
+
+    with arguments.main_process_first(desc="tokenising"):
+        training_data = _packed(recipe, "train", generated(recipe.examples, recipe.seed), tokenizer, recipe.examples)
+        held_out = generated(recipe.evaluate_on, recipe.seed + 1_000_003)
+        heldout_data = _packed(recipe, "heldout", held_out, tokenizer, recipe.evaluate_on)
+    torch.manual_seed(recipe.seed)
+    config = Qwen3Config(
+        **recipe.architecture,
+        vocab_size=-(-len(tokenizer) // 16) * 16,
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        bos_token_id=None,
+    )
+    return _run(recipe, Qwen3ForCausalLM(config), tokenizer, arguments, training_data, heldout_data)
+
+
+def training_arguments(recipe: Optimization) -> TrainingArguments:
+    length = {"max_steps": recipe.steps} if recipe.steps else {"num_train_epochs": recipe.epochs}
+    arguments = TrainingArguments(
+        output_dir=str(recipe.out),
+        seed=recipe.seed,
+        data_seed=recipe.seed,
+        per_device_train_batch_size=recipe.micro_batch_size,
+        per_device_eval_batch_size=recipe.micro_batch_size,
+        learning_rate=recipe.learning_rate,
+        lr_scheduler_type="cosine",
+        warmup_steps=recipe.warmup,
+        adam_beta1=recipe.betas[0],
+        adam_beta2=recipe.betas[1],
+        weight_decay=recipe.weight_decay,
+        max_grad_norm=recipe.clip,
+        bf16=recipe.precision == "bf16",
+        torch_compile=recipe.compile,
+        gradient_checkpointing=recipe.gradient_checkpointing,
+        logging_steps=recipe.log_every,
+        logging_nan_inf_filter=False,
+        eval_strategy="steps",
+        eval_steps=recipe.evaluate_every,
+        save_strategy="steps",
+        save_steps=recipe.save_every,
+        save_total_limit=recipe.keep,
+        report_to=recipe.report_to or "none",
+        remove_unused_columns=False,
+        dataloader_drop_last=True,
+        ddp_find_unused_parameters=False,
+        use_cpu=not torch.cuda.is_available(),
+        **length,
+    )
+    passes, rest = divmod(recipe.batch_size, recipe.micro_batch_size * arguments.world_size)
+    if rest or not passes:
+        raise RecurTraceError(
+            f"batch_size {recipe.batch_size} cannot be shared by {arguments.world_size} processes in micro-batches of "
+            f"{recipe.micro_batch_size}; change one of them."
+        )
+    arguments.gradient_accumulation_steps = passes
+    return arguments
+
+
+def _run(
+    recipe: Optimization,
+    model: nn.Module,
+    tokenizer: PreTrainedTokenizerBase,
+    arguments: TrainingArguments,
+    training_data: datasets.Dataset,
+    heldout_data: datasets.Dataset,
+    **options: Any,
+) -> Path:
+    if len(training_data) < recipe.batch_size:
+        raise RecurTraceError(
+            f"the data fills {len(training_data)} sequences of {recipe.max_length} tokens, fewer than one batch of "
+            f"{recipe.batch_size}; give more data or lower batch_size."
+        )
+    if arguments.should_save:
+        shutil.rmtree(recipe.out / STAGING, ignore_errors=True)  # what a killed run was writing
+    last = get_last_checkpoint(str(recipe.out))
+    clock = Clock.read(Path(last) if last else None)
+    trainer = LoopTrainer(
+        model,
+        arguments,
+        PackCollator(recipe.max_length, padding_id(tokenizer)),
+        tokenizer,
+        clock,
+        train_dataset=training_data,
+        eval_dataset=heldout_data,
+        **options,
+    )
+    trainer.train(resume_from_checkpoint=last)
+    trainer.evaluate()
+    folder = recipe.out / MODEL_FOLDER
+    trainer.save_model(str(folder))
+    if arguments.should_save:
+        trainer.state.save_to_json(str(recipe.out / "history.json"))
+        _budget(recipe, trainer, training_data).write(recipe.out)
+    trainer.accelerator.wait_for_everyone()
+    return folder
+
+
+def _budget(recipe: Optimization, trainer: LoopTrainer, data: datasets.Dataset) -> Budget:
+    model = trainer.accelerator.unwrap_model(trainer.model, keep_torch_compile=False)
+    arguments, state = trainer.args, trainer.state
+    method = recipe.method if isinstance(recipe, TrainRecipe) else "full"
+    if isinstance(model, RecurTraceForCausalLM):
+        config = model.config
+    elif isinstance(recipe, TrainRecipe):
+        config = loop_config(recipe, model.config)
+    else:  # a base alone has no block; where one would be does not matter to what it costs
+        config = RecurTraceConfig(text_config=model.config, loop_start=1)
+    cost = cost_of(config)
+    lengths = [length for row in data.select(range(min(len(data), 2000)))["lengths"] for length in row]
+    context = sum(length**2 for length in lengths) / sum(lengths) / 2
+    passes = range(state.max_steps * arguments.gradient_accumulation_steps)
+    depths = [trainer.sampler(index) if trainer.sampler is not None else 1 for index in passes]
+    tokens_per_pass = recipe.micro_batch_size * arguments.world_size * recipe.max_length
+    block = isinstance(recipe, TrainRecipe) and recipe.train_block
+    macs = [training_macs(cost, method, depth, context, config.block.start, block) for depth in depths]
+    return Budget(
+        method=method,
+        parameters=sum(p.numel() for p in model.parameters()),
+        trained_parameters=sum(p.numel() for p in model.parameters() if p.requires_grad),
+        steps=state.max_steps,
+        batch_size=recipe.batch_size,
+        max_length=recipe.max_length,
+        tokens=len(depths) * tokens_per_pass,
+        mean_depth=sum(depths) / len(depths),
+        forward_flops=2 * tokens_per_pass * sum(part.forward for part in macs),
+        total_flops=2 * tokens_per_pass * sum(part.total for part in macs),
+        seconds=trainer.clock.seconds,
+        peak_bytes=trainer.clock.peak_bytes,
+        processes=arguments.world_size,
+        device=str(arguments.device),
+        precision=recipe.precision,
+    )
+
+
+def _begin(recipe: Optimization) -> Path | None:
+    """Claim the run's folder, or find the run finished."""
+    written = recipe.model_dump(mode="json")
+    file = recipe.out / RECIPE_FILE
+    if file.is_file():
+        if json.loads(file.read_text(encoding="utf-8")) != written:
+            raise RecurTraceError(
+                f"{str(recipe.out)!r} holds a run of another recipe; choose another out, or remove that folder."
+            )
+        if (recipe.out / BUDGET_FILE).is_file():
+            logger.info("%s is finished already.", recipe.out)
+            return recipe.out / MODEL_FOLDER
+        return None
+    if recipe.out.exists() and any(recipe.out.iterdir()):
+        raise RecurTraceError(f"{str(recipe.out)!r} is not empty and holds no run; choose another out.")
+    with writing(file) as temporary:
+        temporary.write_text(json.dumps(written, indent=2) + "\n", encoding="utf-8")
+    return None
+
+
+def _packed(
+    recipe: Optimization,
+    name: str,
+    examples: Callable[[], Iterable[Example]],
+    tokenizer: PreTrainedTokenizerBase,
+    count: int | None = None,
+) -> datasets.Dataset:
+    file = recipe.out / "packed" / f"{name}.arrow"
+    if not file.is_file():
+        lengths = write_packed(examples(), count, tokenizer, recipe.max_length, file)
+        logger.info("%s: %s", name, lengths)
+    return open_packed(file)
+
+
+def _shuffled(recipe: TrainRecipe) -> Iterable[Example]:
+    """Training examples in the seed's order, without holding them in memory."""
+    files = [str(file) for file in read_split(recipe.data, "train")]
+    rows = datasets.Dataset.from_parquet(files, cache_dir=str(recipe.out / "packed" / "cache")).shuffle(
+        seed=recipe.seed
+    )
+    for row in rows:
+        yield Example(id=row["id"], task=row["task"], prompt=row["prompt"], answer=row["answer"])

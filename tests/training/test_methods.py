@@ -1,0 +1,156 @@
+"""What each method trains, and that nothing else changes."""
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from recurtrace import RecurTraceConfig, RecurTraceError, RecurTraceForCausalLM
+from recurtrace.training.methods import LORA_TOLERANCE, build_model, matched_ranks
+from recurtrace.training.recipe import TrainRecipe
+from recurtrace.training.run import train
+from tests.conftest import tokens
+
+
+def trained(model) -> set[str]:
+    return {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+
+
+def test_stage_1_trains_memory_and_injection(recipe):
+    model = build_model(recipe())
+    assert trained(model) == {
+        f"loop.{name}" for name, _ in model.loop.named_parameters() if not name.startswith("halting")
+    }
+    frozen = build_model(recipe(loop={"loop_start": 2, "loop_slope_frozen": True, "loop_attn_head_dim": 8}))
+    assert not any("slope" in name for name in trained(frozen))
+
+
+def test_plain_loop_trains_the_injection_alone(recipe):
+    assert trained(build_model(recipe(method="plain_loop"))) == {"loop.injection.alpha"}
+
+
+def test_the_block_itself(recipe):
+    model = build_model(recipe(method="plain_loop", train_block=True))
+    block = {
+        name for name, _ in model.named_parameters() if name.startswith(tuple(f"model.layers.{i}." for i in (2, 3, 4)))
+    }
+    assert trained(model) == block | {"loop.injection.alpha"}
+
+
+def test_full_fine_tune_trains_everything(recipe):
+    model = build_model(recipe(method="full"))
+    assert trained(model) == {name for name, _ in model.named_parameters()}
+
+
+def test_bf16_keeps_what_is_trained_in_float32(recipe):
+    model = build_model(recipe(precision="bf16"))
+    assert {p.dtype for p in model.parameters() if p.requires_grad} == {torch.float32}
+    assert model.model.embed_tokens.weight.dtype == torch.bfloat16
+    ids = tokens(2, 8)
+    for loops in (1, 3):
+        with torch.autocast("cpu", torch.bfloat16):
+            assert model(ids, loops=loops, output_hidden_states=True).hidden_states[-2].dtype == torch.bfloat16
+    assert {p.dtype for p in build_model(recipe(method="full", precision="bf16")).parameters()} == {torch.float32}
+
+
+@pytest.mark.parametrize(
+    ("layers", "hidden", "mlp", "heads", "tied"),
+    [
+        (28, 1024, 3072, 16, True),
+        (28, 2048, 6144, 16, True),
+        (36, 2560, 9728, 32, True),
+        (36, 4096, 12288, 32, False),
+    ],
+)
+def test_the_adapter_is_as_large_as_the_loop_modules_at_every_scale(layers, hidden, mlp, heads, tied):
+    from transformers import Qwen3Config
+
+    base = Qwen3Config(
+        vocab_size=1000, num_hidden_layers=layers, hidden_size=hidden, intermediate_size=mlp, num_attention_heads=heads,
+        num_key_value_heads=8, head_dim=128, tie_word_embeddings=tied,
+    )  # fmt: skip
+    ranks = matched_ranks(RecurTraceConfig(text_config=base, loop_start=12))
+    assert len(ranks) == 21
+    assert max(ranks.values()) - min(ranks.values()) <= 1
+    assert min(ranks.values()) > 30
+
+
+def test_the_adapter_is_lora_on_the_block(recipe):
+    looped, adapter = build_model(recipe()), build_model(recipe(method="adapter"))
+    sizes = [sum(p.numel() for p in model.parameters() if p.requires_grad) for model in (looped, adapter)]
+    assert abs(sizes[0] - sizes[1]) <= LORA_TOLERANCE * sizes[0]
+    layers = {name.split(".layers.")[1].split(".")[0] for name in trained(adapter)}
+    assert layers == {"2", "3", "4"}
+
+
+@pytest.mark.parametrize("method", ["loop", "plain_loop", "full", "adapter"])
+def test_every_method_trains_by_the_same_command(recipe, method, base_folder):
+    made = recipe(method=method)
+    folder = train(made)
+    ids = tokens(2, 8)
+    base = AutoModelForCausalLM.from_pretrained(base_folder)(ids).logits
+    if method == "adapter":
+        from peft import AutoPeftModelForCausalLM
+
+        after = AutoPeftModelForCausalLM.from_pretrained(folder)(ids).logits
+    elif method == "full":
+        after = AutoModelForCausalLM.from_pretrained(folder)(ids).logits
+    else:
+        model = RecurTraceForCausalLM.from_pretrained(folder)
+        assert torch.equal(model(ids, loops=1).logits, base)  # one loop is the base after training too
+        after = model(ids, loops=2).logits
+    assert not torch.allclose(after, base)
+
+
+def test_a_trained_block_is_saved_with_its_base(recipe):
+    folder = train(recipe(train_block=True))
+    assert (folder / "model.safetensors").is_file()
+    model = RecurTraceForCausalLM.from_pretrained(folder)
+    before = build_model(recipe("other"))
+    assert not torch.equal(model.model.layers[2].mlp.up_proj.weight, before.model.layers[2].mlp.up_proj.weight)
+    assert torch.equal(model.model.layers[1].mlp.up_proj.weight, before.model.layers[1].mlp.up_proj.weight)
+
+
+def test_the_matched_same_start(recipe):
+    """A plain-loop checkpoint goes on with memory and without, from the very same function."""
+    start = train(recipe("start", method="plain_loop"))
+    continued = {"loop_attn_head_dim": 8}
+    plain = build_model(recipe("plain", method="plain_loop", start_from=str(start), loop=continued))
+    memory = build_model(recipe("memory", start_from=str(start), loop={**continued, "loop_memory_window": 1}))
+    assert plain.loop.injection.alpha == memory.loop.injection.alpha != 0
+    assert len(memory.loop.memory) == 3
+    assert memory.config.loop_memory_window == 1
+    ids = tokens(1, 6)
+    assert torch.equal(plain(ids, loops=1).logits, memory(ids, loops=1).logits)
+    with pytest.raises(RecurTraceError, match="loops other layers than the recipe"):
+        build_model(recipe("other", start_from=str(start), loop={"loop_start": 1, "loop_attn_head_dim": 8}))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"steps": 5, "epochs": 1}, "give exactly one of steps and epochs"),
+        ({"batch_size": 6, "micro_batch_size": 4}, "batch_size 6 is not a multiple of micro_batch_size 4"),
+        ({"method": "full", "train_block": True}, "train_block and start_from are for looped models"),
+        ({"method": "plain_loop", "loop": {"loop_memory": True}}, "plain_loop has no memory"),
+        ({"loop": {"loop_memory": False}}, "without memory the method is plain_loop"),
+        ({"method": "act"}, "method: input should be 'loop', 'plain_loop', 'full' or 'adapter' (got 'act')"),
+        ({"learning_rat": 1}, "there is no field 'learning_rat'"),
+    ],
+)
+def test_recipes_are_checked(recipe, fields, message):
+    with pytest.raises(RecurTraceError) as error:
+        recipe(**fields)
+    assert message in str(error.value)
+
+
+def test_fields_can_be_changed(recipe, tmp_path):
+    import yaml
+
+    file = tmp_path / "recipe.yaml"
+    file.write_text(yaml.safe_dump(recipe().model_dump(mode="json", exclude_unset=True)))
+    changed = TrainRecipe.read_with(file, ["steps=9", "loop.loop_memory_window=5", "method=loop"])
+    assert changed.steps == 9
+    assert changed.loop["loop_memory_window"] == 5
+    assert changed.loop["loop_start"] == 2
+    with pytest.raises(RecurTraceError, match="'steps' changes no field; write it as field=value"):
+        TrainRecipe.read_with(file, ["steps"])
