@@ -1,6 +1,7 @@
 """The world of the embedded base: the synthetic tasks in small sizes, some plain variety, and a tokenizer for it.
 
-One token for a symbol, a rule's end or an operation, so that sequences are short and a small model can learn on a CPU.
+One token for a symbol or an operation, the same wherever it stands, so that sequences are short and a small model can
+learn on a CPU.
 Any other text still has tokens: those of its bytes.
 """
 
@@ -13,12 +14,12 @@ from transformers import PreTrainedTokenizerFast
 from recurtrace.data.example import Example
 from recurtrace.data.synthetic import TASKS, Sizes, draw, item, symbol_pool
 
-SMALL = Sizes(symbols=64, test_symbols=16, mapping=8, registers=4, largest_start=10, modulus=11)
+SMALL = Sizes(symbols=48, test_symbols=12, mapping=8, registers=4, largest_start=10, modulus=11)
 PRETRAIN_STEPS = range(1, 5)  # fewer than stage 1 asks for, so that depth has something to add
 
 ANIMALS = ("fox", "bird", "fish", "cat", "dog", "bear", "frog", "goat", "hare", "mole")
 QUALITIES = ("red", "small", "old", "kind", "loud", "fast", "shy", "wise", "wet", "calm")
-PIECES = r"\n?[A-Z][a-z]+:| ?[a-z]+| ?[A-Z]{2};?|>[A-Z]{2}|=[A-Z]{2};?|=\d;?| [+\-*]\d| ?\d+|\s|."
+PIECES = r"\n?[A-Z][a-z]+:| ?[a-z]+| ?[A-Z]{2}| [+\-*]\d| ?\d+|\s|."
 
 
 def story(rng: random.Random, pool: list[str]) -> tuple[str, str]:
@@ -96,11 +97,10 @@ def build_tokenizer(sizes: Sizes = SMALL) -> PreTrainedTokenizerFast:
     to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     splitter = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(PIECES), "isolated"), to_bytes])
     codes = symbol_pool(sizes, "pretrain")
-    forms = [form.format(code) for code in codes for form in ("{}", " {}", " {};", ">{}", "={}", "={};")]
+    forms = [form.format(code) for code in codes for form in ("{}", " {}")]
     numbers = [form.format(i) for i in range(100) for form in ("{}", " {}")]
     sample = [f"{example.prompt} {example.answer}" for example in texts(20_000, seed=0, sizes=sizes)]
-    longer = [item("symbolic", "pretrain", i, 0, 8, sizes).prompt for i in range(2_000)]
-    pieces = {piece for text in [*forms, *numbers, *sample, *longer] for piece, _ in splitter.pre_tokenize_str(text)}
+    pieces = {piece for text in [*forms, *numbers, *sample] for piece, _ in splitter.pre_tokenize_str(text)}
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = ["<pad>", "<eos>", *alphabet, *sorted(pieces - set(alphabet))]
     model = Tokenizer(models.BPE({piece: i for i, piece in enumerate(vocabulary)}, [], ignore_merges=True))

@@ -8,7 +8,7 @@ loss that is not finite.
 import math
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -109,15 +109,13 @@ class LoopTrainer(Trainer):
         was_training = model.training
         model.eval()
         totals = torch.zeros(len(self.evaluate_depths) + 1, dtype=torch.float64, device=self.args.device)
-        for batch in self.get_eval_dataloader(eval_dataset):
-            batch.pop("names")
+        for batch in self._heldout_batches():
             batch = self._prepare_inputs(batch)
-            labels = (batch["labels"][:, 1:] != IGNORED).sum()
-            totals[-1] += labels
+            totals[-1] += (batch["labels"][:, 1:] != IGNORED).sum()
             for number, depth in enumerate(self.evaluate_depths):
+                depths = {"loops": depth} if depth else {}
                 with self.compute_loss_context_manager():
-                    loss = model(**batch, **({"loops": depth} if depth else {}), use_cache=False).loss
-                totals[number] += loss.double() * labels
+                    totals[number] += model(**batch, **depths, use_cache=False, num_items_in_batch=1).loss.double()
         totals = self.accelerator.reduce(totals, "sum")
         model.train(was_training)
         nll = (totals[:-1] / totals[-1]).tolist()
@@ -128,6 +126,16 @@ class LoopTrainer(Trainer):
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
+
+    def _heldout_batches(self) -> Iterator[dict[str, Tensor]]:
+        """This process's share, as many batches as every other's: sharded models run in step. Every row counts once."""
+        rows, size = self.eval_dataset, self.args.per_device_eval_batch_size
+        for start in range(0, len(rows), size * self.args.world_size):
+            mine = range(start + self.args.process_index * size, start + (self.args.process_index + 1) * size)
+            batch = self.data_collator([rows[min(number, len(rows) - 1)] for number in mine])
+            batch.pop("names")
+            batch["labels"][[number >= len(rows) for number in mine]] = IGNORED
+            yield batch
 
     # --- checkpoints --------------------------------------------------------------------------------------------
 

@@ -1,0 +1,209 @@
+"""Runs: resumed bit for bit, checkpoints whole or not there, depths by index, a stop at the first bad loss."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+
+from recurtrace import RecurTraceError
+from recurtrace.training import run
+from recurtrace.training.budget import Clock
+from recurtrace.training.depth_sampler import DepthSampler
+from recurtrace.training.loop_stage import STAGING, LoopTrainer
+from recurtrace.training.packed import open_packed
+from recurtrace.training.run import pretrain, train
+from tests.training.conftest import SIZES
+
+
+def weights(folder):
+    name = "recurtrace.safetensors" if (folder / "recurtrace.safetensors").is_file() else "model.safetensors"
+    return load_file(folder / name)
+
+
+def same(one, other) -> bool:
+    one, other = weights(one), weights(other)
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def interrupt_at(monkeypatch, step: int) -> None:
+    original = LoopTrainer.training_step
+
+    def training_step(self, *arguments, **options):
+        if self.state.global_step == step:
+            raise KeyboardInterrupt
+        return original(self, *arguments, **options)
+
+    monkeypatch.setattr(LoopTrainer, "training_step", training_step)
+
+
+@pytest.mark.parametrize("method", ["loop", "full", "adapter"])
+def test_a_resumed_run_equals_the_unbroken_one(recipe, monkeypatch, method):
+    whole = train(recipe("whole", method=method))
+    with monkeypatch.context() as patch:
+        interrupt_at(patch, 5)
+        with pytest.raises(KeyboardInterrupt):
+            train(recipe("broken", method=method))
+    broken = recipe("broken").out
+    assert sorted(path.name for path in broken.glob("checkpoint-*")) == ["checkpoint-2", "checkpoint-4"]
+    (broken / STAGING / "checkpoint-6").mkdir(parents=True)  # as if killed while saving
+    resumed = train(recipe("broken", method=method))
+    if method == "adapter":
+        files = [load_file(folder / "adapter_model.safetensors") for folder in (whole, resumed)]
+        assert all(torch.equal(files[0][name], files[1][name]) for name in files[0])
+    else:
+        assert same(whole, resumed)
+    assert not (broken / STAGING).exists() or not any((broken / STAGING).iterdir())
+    history = [
+        json.loads((recipe(name).out / "history.json").read_text())["log_history"] for name in ("whole", "broken")
+    ]
+    losses = [[entry["loss"] for entry in log if "loss" in entry] for log in history]
+    assert losses[0] == losses[1]
+
+
+def test_kill_9_and_the_same_command_again(recipe, tmp_path):
+    file = tmp_path / "recipe.yaml"
+    made = recipe("killed", steps=40, save_every=1, evaluate_every=40)
+    file.write_text(yaml.safe_dump(made.model_dump(mode="json", exclude_unset=True)))
+    command = [sys.executable, "-m", "recurtrace", "train", str(file)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with (tmp_path / "log").open("w") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+        while process.poll() is None and not list(made.out.glob("checkpoint-*")):
+            time.sleep(0.05)
+        process.send_signal(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL, (tmp_path / "log").read_text()
+    finished = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert finished.returncode == 0, finished.stderr
+    assert "40 steps" in finished.stdout
+    whole = train(recipe("whole", steps=40, save_every=1, evaluate_every=40))
+    assert same(whole, made.out / "model")
+
+
+def test_a_finished_run_is_left_alone_and_another_recipe_refused(recipe, monkeypatch):
+    folder = train(recipe())
+    before = weights(folder)
+    monkeypatch.setattr(run, "build_model", lambda recipe: pytest.fail("it was finished"))
+    assert train(recipe()) == folder
+    assert weights(folder).keys() == before.keys()
+    with pytest.raises(RecurTraceError, match="holds a run of another recipe; choose another out"):
+        train(recipe(learning_rate=3e-3))
+
+
+def test_a_folder_of_something_else_is_refused(recipe, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "thesis.txt").write_text("…")
+    with pytest.raises(RecurTraceError, match="is not empty and holds no run"):
+        train(recipe())
+
+
+def test_depths_follow_the_index_of_the_forward_pass(recipe, monkeypatch):
+    seen = []
+    original = LoopTrainer.compute_loss
+
+    def compute_loss(self, model, inputs, *rest, **options):
+        seen.append(inputs["loops"])
+        return original(self, model, inputs, *rest, **options)
+
+    monkeypatch.setattr(LoopTrainer, "compute_loss", compute_loss)
+    train(recipe())
+    assert seen == [DepthSampler(0)(index) for index in range(12)]  # 6 steps of 2 passes
+
+
+@pytest.mark.parametrize("what", ["loss", "gradient"])
+def test_a_loss_that_is_not_finite_stops_the_run(recipe, monkeypatch, what):
+    original = LoopTrainer.training_step
+
+    def training_step(self, model, inputs, *rest):
+        if self.state.global_step == 3:
+            with torch.no_grad():
+                if what == "loss":
+                    self.model.loop.injection.alpha.fill_(torch.nan)
+        loss = original(self, model, inputs, *rest)
+        if self.state.global_step == 3 and what == "gradient":
+            self.model.loop.injection.alpha.grad.fill_(torch.inf)
+        return loss
+
+    monkeypatch.setattr(LoopTrainer, "training_step", training_step)
+    monkeypatch.setattr(DepthSampler, "__call__", lambda self, index: 2)
+    made = recipe()
+    expected = "the loss is nan" if what == "loss" else "the gradient's norm is (inf|nan)"
+    with pytest.raises(RecurTraceError, match=rf"{expected} in step 4 at depth 2, in a batch of \w+/train/0/\d+"):
+        train(made)
+    assert all(tensor.isfinite().all() for tensor in weights(made.out / "checkpoint-2").values())
+
+
+def test_evaluation_is_the_loss_per_answer_token_at_each_depth(recipe):
+    from recurtrace import RecurTraceForCausalLM
+
+    made = recipe()
+    folder = train(made)
+    history = json.loads((made.out / "history.json").read_text())["log_history"]
+    logged = [entry for entry in history if "eval_nll_1" in entry]
+    assert [entry["step"] for entry in logged] == [3, 6, 6]
+    model = RecurTraceForCausalLM.from_pretrained(folder)
+    rows = open_packed(made.out / "packed" / "heldout.arrow")
+    for depth in (1, 2, 4):
+        total = tokens = 0
+        for row in rows:
+            start = 0
+            for length, prompt in zip(row["lengths"], row["prompt_lengths"], strict=True):
+                ids = torch.tensor([row["input_ids"][start : start + length]])
+                labels = ids.clone()
+                labels[:, :prompt] = -100
+                with torch.no_grad():
+                    total += model(ids, labels=labels, loops=depth).loss * (length - prompt)
+                tokens += length - prompt
+                start += length
+        assert logged[-1][f"eval_nll_{depth}"] == pytest.approx(float(total / tokens), abs=1e-4)
+
+
+def test_budget(recipe):
+    made = recipe()
+    train(made)
+    budget = json.loads((made.out / "budget.json").read_text())
+    assert budget["steps"] == 6
+    assert budget["tokens"] == 6 * 8 * 64
+    depths = [DepthSampler(0)(index) for index in range(12)]
+    assert budget["mean_depth"] == pytest.approx(sum(depths) / 12)
+    assert budget["forward_flops"] < budget["total_flops"]
+    assert 0 < budget["trained_parameters"] < budget["parameters"]
+    assert budget["seconds"] > 0
+    assert budget["peak_bytes"] > 2**20
+
+
+def test_the_clock_goes_on(tmp_path):
+    Clock(seconds=100.0).write(tmp_path)
+    assert Clock.read(tmp_path).seconds >= 100.0
+    assert Clock.read(None).seconds < 100.0
+
+
+def test_impossible_sizes(recipe):
+    with pytest.raises(RecurTraceError, match="fewer than one batch of 4096"):
+        train(recipe(batch_size=4096))
+
+
+def test_pretraining(tmp_path):
+    from recurtrace.training.recipe import PretrainRecipe
+
+    architecture = {
+        "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 4, "num_attention_heads": 2,
+        "num_key_value_heads": 1, "head_dim": 16, "tie_word_embeddings": True,
+    }  # fmt: skip
+    fields = {
+        "architecture": architecture, "examples": 400, "sizes": SIZES, "out": str(tmp_path / "base"), "steps": 4,
+        "batch_size": 8, "micro_batch_size": 8, "max_length": 64, "precision": "fp32", "evaluate_on": 50,
+    }  # fmt: skip
+    folder = pretrain(PretrainRecipe.check(fields, "recipe"))
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    text = "Map: AA>BB\nEnd:"
+    assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
+    assert model.config.vocab_size >= len(tokenizer)
