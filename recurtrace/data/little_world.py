@@ -16,6 +16,7 @@ from recurtrace.data.synthetic import TASKS, Sizes, draw, item, symbol_pool
 
 SMALL = Sizes(symbols=48, test_symbols=12, mapping=8, registers=4, largest_start=10, modulus=11)
 PRETRAIN_STEPS = range(1, 5)  # fewer than stage 1 asks for, so that depth has something to add
+WORKED_STEPS = range(4, 9)  # written out, more steps are only more practice in single ones
 
 ANIMALS = ("fox", "bird", "fish", "cat", "dog", "bear", "frog", "goat", "hare", "mole")
 QUALITIES = ("red", "small", "old", "kind", "loud", "fast", "shy", "wise", "wet", "calm")
@@ -59,9 +60,9 @@ def finding(rng: random.Random, pool: list[str]) -> tuple[str, str]:
 VARIETY = (story, counting, copying, reversing, sorting, finding)
 
 
-def worked(task: str, index: int, seed: int, steps: range, sizes: Sizes) -> Example:
+def worked(task: str, index: int, seed: int, sizes: Sizes) -> Example:
     """A problem with the states on the way written out: how the base learns what a single step does."""
-    k, problem = draw(task, "pretrain", index, seed, steps, sizes)
+    k, problem = draw(task, "pretrain", index, seed, WORKED_STEPS, sizes)
     prompt = problem.prompt.replace("\nEnd:", "\nWork:")
     return Example(
         f"worked/{task}/{seed}/{index}", f"worked_{task}", prompt, "; ".join(problem.states), bucket=f"k={k}"
@@ -74,7 +75,7 @@ def texts(
     sizes: Sizes = SMALL,
     steps: range = PRETRAIN_STEPS,
     variety: float = 0.1,
-    shown: float = 0.3,
+    shown: float = 0.4,
 ) -> Iterator[Example]:
     """Pretraining examples: a share of plain variety, a share of worked problems, the rest direct answers."""
     pool = symbol_pool(sizes, "pretrain")
@@ -87,7 +88,7 @@ def texts(
             prompt, answer = speak(rng, pool)
             yield Example(f"{speak.__name__}/{seed}/{index}", speak.__name__, prompt, answer)
         elif kind < variety + shown:
-            yield worked(rng.choice(tasks), index, seed, steps, sizes)
+            yield worked(rng.choice(tasks), index, seed, sizes)
         else:
             yield item(rng.choice(tasks), "pretrain", index, seed, steps, sizes)
 

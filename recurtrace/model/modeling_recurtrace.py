@@ -56,6 +56,12 @@ class LoopModules(nn.Module):
         self.injection = InputInjection(config)
         self.halting = HaltingHead(config.get_text_config().hidden_size)
 
+    def reshape_scalars(self, *shape: int) -> None:
+        """γ and α have no dimension, which sharded training (DeepSpeed, FSDP) refuses; files hold them without one."""
+        for module, name in [(self.injection, "alpha"), *((memory, "scale") for memory in self.memory)]:
+            scalar = getattr(module, name)
+            setattr(module, name, nn.Parameter(scalar.data.reshape(shape), requires_grad=scalar.requires_grad))
+
 
 class RecurTraceForCausalLM(PretrainedMixin, PreTrainedModel, GenerationMixin):
     """A causal LM whose block of middle layers repeats, reads its own past loops, and stops when it has enough."""

@@ -2,6 +2,7 @@
 
 import copy
 import os
+import re
 import tempfile
 from pathlib import Path
 from typing import Any, Self
@@ -39,6 +40,7 @@ from recurtrace.model.convert import (
 )
 from recurtrace.model.families import PRESET_NUM_LAYERS, check_family, choose_block
 
+_SCALAR = re.compile(r"loop\.(memory\.\d+\.scale|injection\.alpha)")
 # Options of transformers' from_pretrained that change nothing for an adapter.
 _WITHOUT_EFFECT = {"adapter_kwargs", "low_cpu_mem_usage", "trust_remote_code", "use_safetensors", "weights_only"}
 
@@ -175,10 +177,12 @@ class PretrainedMixin(PreTrainedModel):
 
     def loop_state_dict(self) -> dict[str, Tensor]:
         """The added weights under their names in the adapter file."""
-        return {f"loop.{name}": tensor for name, tensor in self.loop.state_dict().items()}
+        return as_in_files({f"loop.{name}": tensor for name, tensor in self.loop.state_dict().items()})
 
     def load_loop_modules(self, tensors: dict[str, Tensor]) -> None:
-        self.loop.load_state_dict({name.removeprefix("loop."): tensor for name, tensor in tensors.items()})
+        own = self.loop.state_dict()
+        named = {name.removeprefix("loop."): tensor for name, tensor in tensors.items()}
+        self.loop.load_state_dict({name: tensor.reshape(own[name].shape) for name, tensor in named.items()})
 
     def save_pretrained(
         self,
@@ -202,8 +206,11 @@ class PretrainedMixin(PreTrainedModel):
     def _save_merged(
         self, folder: Path, is_main_process: bool, state_dict: dict[str, Tensor] | None, **kwargs: Any
     ) -> None:
+        if state_dict is None and self.loop.injection.alpha.dim():
+            state_dict = self.state_dict()
+        tensors = as_in_files(state_dict) if state_dict is not None else None
         with writing_folder(folder, replaces="model*.safetensors*") as temporary:
-            super().save_pretrained(temporary, is_main_process, state_dict, **kwargs)
+            super().save_pretrained(temporary, is_main_process, tensors, **kwargs)
             if is_main_process:
                 (temporary / "README.md").write_text(model_card(self, merged=True), encoding="utf-8")
 
@@ -214,7 +221,7 @@ class PretrainedMixin(PreTrainedModel):
             )
         tensors = self.loop_state_dict()
         if state_dict is not None:  # gathered by the caller from a sharded model
-            tensors = {name: state_dict[name] for name in tensors}
+            tensors = as_in_files({name: state_dict[name] for name in tensors})
         self.config.dtype = str(self.dtype).removeprefix("torch.")
         self.config.architectures = [type(self).__name__]
         with writing_folder(folder) as temporary:
@@ -261,6 +268,11 @@ def _loaded(
         raise RecurTraceError(f"{', '.join(sorted(loading))} cannot be changed on a base that is loaded already.")
     check_family(base.config)
     return base, base.config.name_or_path or None, identify(base)
+
+
+def as_in_files(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """γ and α without a dimension, whatever training made of them."""
+    return {name: tensor.reshape(()) if _SCALAR.fullmatch(name) else tensor for name, tensor in tensors.items()}
 
 
 def _shapes(tensors: dict[str, Tensor]) -> dict[str, tuple[int, ...]]:

@@ -20,7 +20,7 @@ from transformers.trainer_utils import rotate_checkpoints
 from recurtrace.data.collate import IGNORED
 from recurtrace.errors import RecurTraceError
 from recurtrace.model import RecurTraceForCausalLM
-from recurtrace.model.checkpoint import ADAPTER_FILE, read_adapter
+from recurtrace.model.checkpoint import ADAPTER_FILE, WeightReader, read_adapter, weight_files
 from recurtrace.training.budget import Clock
 from recurtrace.training.depth_sampler import DepthSampler
 from recurtrace.training.packed import PackCollator
@@ -169,9 +169,13 @@ class LoopTrainer(Trainer):
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         target = self.accelerator.unwrap_model(self.model if model is None else model, keep_torch_compile=False)
-        adapter = os.path.join(resume_from_checkpoint, ADAPTER_FILE)
-        if isinstance(target, RecurTraceForCausalLM) and os.path.isfile(adapter) and not self.is_fsdp_enabled:
+        if not isinstance(target, RecurTraceForCausalLM) or self.is_fsdp_enabled:
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+        elif os.path.isfile(adapter := os.path.join(resume_from_checkpoint, ADAPTER_FILE)):
             shapes = {name: tuple(tensor.shape) for name, tensor in target.loop_state_dict().items()}
             target.load_loop_modules(read_adapter(adapter, shapes))
         else:
-            super()._load_from_checkpoint(resume_from_checkpoint, model)
+            own = target.state_dict()
+            with WeightReader(weight_files(resume_from_checkpoint)) as reader:
+                tensors = {name: reader[name].reshape(own[name].shape) for name in reader.shapes()}
+            target.load_state_dict(tensors, strict=False)  # a tied head is the embedding under another name

@@ -43,6 +43,7 @@ def freeze_for_stage_1(model: RecurTraceForCausalLM, train_block: bool = False) 
     model.freeze_base()
     model.loop.halting.requires_grad_(False)
     model.loop.float()
+    model.loop.reshape_scalars(1)
     if train_block:
         for index in model.config.block:
             model.model.layers[index].float().requires_grad_(True)

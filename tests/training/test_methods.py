@@ -24,6 +24,18 @@ def test_stage_1_trains_memory_and_injection(recipe):
     assert not any("slope" in name for name in trained(frozen))
 
 
+def test_files_hold_scalars_without_a_dimension(recipe, tmp_path):
+    """Sharded training needs them with one; the file's shapes are a contract."""
+    model = build_model(recipe(loop={"loop_start": 2, "loop_attn_head_dim": 8, "loop_injection_init": 0.5}))
+    assert model.loop.injection.alpha.shape == model.loop.memory[0].scale.shape == (1,)
+    for merged in (False, True):
+        model.save_pretrained(tmp_path / str(merged), merge_base=merged)
+        loaded = RecurTraceForCausalLM.from_pretrained(tmp_path / str(merged))
+        assert loaded.loop.injection.alpha.shape == loaded.loop.memory[0].scale.shape == ()
+        ids = tokens(2, 8)
+        assert torch.equal(loaded(ids, loops=3).logits, model.eval()(ids, loops=3).logits)
+
+
 def test_plain_loop_trains_the_injection_alone(recipe):
     assert trained(build_model(recipe(method="plain_loop"))) == {"loop.injection.alpha"}
 

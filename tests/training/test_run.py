@@ -43,18 +43,22 @@ def interrupt_at(monkeypatch, step: int) -> None:
     monkeypatch.setattr(LoopTrainer, "training_step", training_step)
 
 
-@pytest.mark.parametrize("method", ["loop", "full", "adapter"])
-def test_a_resumed_run_equals_the_unbroken_one(recipe, monkeypatch, method):
-    whole = train(recipe("whole", method=method))
+@pytest.mark.parametrize(
+    "fields",
+    [{"method": "loop"}, {"method": "plain_loop", "train_block": True}, {"method": "full"}, {"method": "adapter"}],
+    ids=["loop", "block", "full", "adapter"],
+)
+def test_a_resumed_run_equals_the_unbroken_one(recipe, monkeypatch, fields):
+    whole = train(recipe("whole", **fields))
     with monkeypatch.context() as patch:
         interrupt_at(patch, 5)
         with pytest.raises(KeyboardInterrupt):
-            train(recipe("broken", method=method))
+            train(recipe("broken", **fields))
     broken = recipe("broken").out
     assert sorted(path.name for path in broken.glob("checkpoint-*")) == ["checkpoint-2", "checkpoint-4"]
     (broken / STAGING / "checkpoint-6").mkdir(parents=True)  # as if killed while saving
-    resumed = train(recipe("broken", method=method))
-    if method == "adapter":
+    resumed = train(recipe("broken", **fields))
+    if fields["method"] == "adapter":
         files = [load_file(folder / "adapter_model.safetensors") for folder in (whole, resumed)]
         assert all(torch.equal(files[0][name], files[1][name]) for name in files[0])
     else:
