@@ -14,7 +14,9 @@ import yaml
 from safetensors.torch import load_file
 
 ACCELERATE = Path(sys.executable).with_name("accelerate")
-DDP = ("--cpu", "--num_processes", "2", "--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no")
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
+RECIPES = Path(__file__).parents[2] / "recipes" / "accelerate"
+ON_TWO_CPUS = {"num_processes": 2, "use_cpu": True, "mixed_precision": "no"}
 
 
 def free_port() -> str:
@@ -25,18 +27,20 @@ def free_port() -> str:
         return str(found.getsockname()[1])
 
 
-def command(recipe, file: Path, *launch: str) -> list[str]:
+def command(recipe, tmp_path: Path, config: str | None = None) -> list[str]:
+    """The recipe's command line, alone or launched with a shipped config brought to two CPU processes."""
+    file = tmp_path / f"{recipe.out.name}.yaml"
     file.write_text(yaml.safe_dump(recipe.model_dump(mode="json", exclude_unset=True)))
     train = ["-m", "recurtrace", "train", str(file)]
-    if not launch:
+    if config is None:
         return [sys.executable, *train]
-    return [str(ACCELERATE), "launch", *launch, "--main_process_port", free_port(), *train]
+    launch = tmp_path / f"{config}.yaml"
+    launch.write_text(yaml.safe_dump(yaml.safe_load((RECIPES / f"{config}.yaml").read_text()) | ON_TWO_CPUS))
+    return [str(ACCELERATE), "launch", "--config_file", str(launch), "--main_process_port", free_port(), *train]
 
 
 def run(arguments: list[str]) -> str:
-    finished = subprocess.run(
-        arguments, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=400
-    )
+    finished = subprocess.run(arguments, capture_output=True, text=True, env=ENVIRONMENT, timeout=400)
     assert finished.returncode == 0, finished.stdout[-3000:] + finished.stderr[-6000:]
     return finished.stdout
 
@@ -50,10 +54,12 @@ def losses(recipe) -> list[float]:
     return [entry["loss"] for entry in log if "loss" in entry]
 
 
-def test_two_processes_give_the_result_of_one(recipe, tmp_path):
+@pytest.mark.parametrize("config", ["two-cpu", "zero2-8gpu"])
+def test_two_processes_give_the_result_of_one(recipe, tmp_path, config):
+    """Data-parallel, and with DeepSpeed's ZeRO-2: depths in lock step, one gradient from two halves of a batch."""
     one, two = recipe("one", micro_batch_size=4), recipe("two", micro_batch_size=2)
-    run(command(one, tmp_path / "one.yaml"))
-    run(command(two, tmp_path / "two.yaml", *DDP))
+    run(command(one, tmp_path))
+    run(command(two, tmp_path, config))
     torch.testing.assert_close(losses(one), losses(two), atol=1e-4, rtol=1e-4)
     expected = weights(one)
     for name, tensor in weights(two).items():
@@ -61,23 +67,61 @@ def test_two_processes_give_the_result_of_one(recipe, tmp_path):
     assert json.loads((two.out / "budget.json").read_text())["processes"] == 2
 
 
-def test_two_processes_killed_and_resumed(recipe, tmp_path):
-    whole = recipe("whole", micro_batch_size=2)
-    run(command(whole, tmp_path / "whole.yaml", *DDP))
-    killed = recipe("killed", micro_batch_size=2)
-    arguments = command(killed, tmp_path / "killed.yaml", *DDP)
+@pytest.mark.parametrize("config", ["two-cpu", "zero2-8gpu"])
+def test_two_processes_killed_and_resumed(recipe, tmp_path, config):
+    whole, killed = recipe("whole", micro_batch_size=2), recipe("killed", micro_batch_size=2)
+    run(command(whole, tmp_path, config))
     with (tmp_path / "log").open("w") as log:
         process = subprocess.Popen(
-            arguments, stdout=log, stderr=log, env={**os.environ, "OMP_NUM_THREADS": "1"}, start_new_session=True
+            command(killed, tmp_path, config), stdout=log, stderr=log, env=ENVIRONMENT, start_new_session=True
         )
         while process.poll() is None and not (killed.out / "checkpoint-2").is_dir():
-            time.sleep(0.05)
+            time.sleep(0.02)
         assert process.poll() is None, (tmp_path / "log").read_text()[-3000:]
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-    run(command(killed, tmp_path / "killed.yaml", *DDP))
+    run(command(killed, tmp_path, config))
     expected = weights(whole)
     assert all(torch.equal(tensor, expected[name]) for name, tensor in weights(killed).items())
+
+
+FSDP2 = """
+import sys, torch
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.device_mesh import init_device_mesh
+from recurtrace.training.methods import freeze_for_stage_1
+from tests.conftest import tiny_looped, tokens
+
+torch.distributed.init_process_group("gloo")
+rank, mesh = torch.distributed.get_rank(), init_device_mesh("cpu", (2,))
+ids = tokens(2, 8)[rank : rank + 1]
+for loops in (1, 3):
+    model, alone = tiny_looped().train(), tiny_looped().train()
+    for one in (model, alone):
+        freeze_for_stage_1(one)
+    for layer in model.model.layers:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    model(ids, labels=ids, loops=loops).loss.backward()
+    both = tokens(2, 8)
+    (sum(alone(row[None], labels=row[None], loops=loops).loss for row in both) / 2).backward()
+    expected = dict(alone.loop.named_parameters())
+    for name, parameter in model.loop.named_parameters():
+        if parameter.requires_grad:
+            torch.testing.assert_close(parameter.grad.full_tensor(), expected[name].grad, atol=1e-5, rtol=1e-4)
+print("same gradients")
+"""
+
+
+def test_fsdp2_gives_the_same_gradients(tmp_path):
+    """On the CPU accelerate turns FSDP into plain data parallelism, so torch's own is put on the model."""
+    script = tmp_path / "fsdp2.py"
+    script.write_text(FSDP2)
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", free_port()]
+    environment = ENVIRONMENT | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    finished = subprocess.run([*launcher, str(script)], capture_output=True, text=True, env=environment, timeout=200)
+    assert finished.returncode == 0, finished.stderr[-5000:]
+    assert finished.stdout.count("same gradients") == 2
 
 
 @pytest.mark.parametrize("name", ["one-gpu", "zero2-8gpu", "fsdp2-8gpu"])
