@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 from recurtrace.data.example import Example
 from recurtrace.data.synthetic import TASKS, Sizes, draw, item, symbol_pool
 
-SMALL = Sizes(symbols=48, test_symbols=12, mapping=8, registers=4, largest_start=10, modulus=11)
+SMALL = Sizes(symbols=24, test_symbols=8, mapping=6, registers=3, largest_start=6, operands=(2, 5), modulus=7)
 PRETRAIN_STEPS = range(1, 5)  # fewer than stage 1 asks for, so that depth has something to add
 WORKED_STEPS = range(4, 9)  # written out, more steps are only more practice in single ones
 
@@ -64,9 +64,8 @@ def worked(task: str, index: int, seed: int, sizes: Sizes) -> Example:
     """A problem with the states on the way written out: how the base learns what a single step does."""
     k, problem = draw(task, "pretrain", index, seed, WORKED_STEPS, sizes)
     prompt = problem.prompt.replace("\nEnd:", "\nWork:")
-    return Example(
-        f"worked/{task}/{seed}/{index}", f"worked_{task}", prompt, "; ".join(problem.states), bucket=f"k={k}"
-    )
+    lines = "; ".join(f"{step}: {state}" for step, state in zip(problem.steps, problem.states, strict=True))
+    return Example(f"worked/{task}/{seed}/{index}", f"worked_{task}", prompt, lines, bucket=f"k={k}")
 
 
 def texts(

@@ -79,8 +79,10 @@ def symbol_pool(sizes: Sizes, split: Split) -> list[str]:
 @dataclass(frozen=True)
 class Problem:
     prompt: str
+    steps: list[str]
+    """What is done in each of the k steps."""
     states: list[str]
-    """After each of the k steps; the last is the answer."""
+    """What each of them leads to; the last is the answer."""
 
 
 def pointer_chasing(rng: random.Random, k: int, pool: list[str], sizes: Sizes) -> Problem:
@@ -92,7 +94,7 @@ def pointer_chasing(rng: random.Random, k: int, pool: list[str], sizes: Sizes) -
     for _ in range(k):
         path.append(follow[path[-1]])
     pairs = ", ".join(f"{symbol} {target}" for symbol, target in follow.items())
-    return Problem(f"Map: {pairs}\nStart: {path[0]}\nHops: {k}\nEnd:", path[1:])
+    return Problem(f"Map: {pairs}\nStart: {path[0]}\nHops: {k}\nEnd:", path[:-1], path[1:])
 
 
 def state_tracking(rng: random.Random, k: int, pool: list[str], sizes: Sizes) -> Problem:
@@ -122,7 +124,7 @@ def state_tracking(rng: random.Random, k: int, pool: list[str], sizes: Sizes) ->
             rules.append(f"copy {b} {a}")
             state[a] = state[b]
         states.append(" ".join(str(state[name]) for name in names))
-    return Problem(f"State: {before}\nRules: {'; '.join(rules)}\nEnd:", states)
+    return Problem(f"State: {before}\nRules: {'; '.join(rules)}\nEnd:", rules, states)
 
 
 def arithmetic(rng: random.Random, k: int, pool: list[str], sizes: Sizes) -> Problem:
@@ -136,7 +138,7 @@ def arithmetic(rng: random.Random, k: int, pool: list[str], sizes: Sizes) -> Pro
         value = value % sizes.modulus if sizes.modulus else value
         values.append(str(value))
     modulus = f" mod {sizes.modulus}" if sizes.modulus else ""
-    return Problem(f"Start: {start}{modulus}\nSteps: {' '.join(steps)}\nEnd:", values)
+    return Problem(f"Start: {start}{modulus}\nSteps: {' '.join(steps)}\nEnd:", steps, values)
 
 
 TASKS: dict[str, Callable[[random.Random, int, list[str], Sizes], Problem]] = {
