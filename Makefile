@@ -29,8 +29,9 @@ check: install  ## lint, types, tests
 	$(BIN)/mypy
 	$(MAKE) test
 
-bench: install  ## time and memory against the base model and against its FLOPs (10 minutes); updates the README
+bench: install  ## time and memory against the base model and against its FLOPs (15 minutes); updates the README
 	$(BIN)/python -m benchmarks.depth_cost --readme README.md
+	$(BIN)/python -m benchmarks.training_step --readme README.md
 
 lock: install  ## write requirements.lock from what is installed
 	(echo '# The exact versions that `make` installs. Written by `make lock`.'; \

@@ -19,10 +19,10 @@ from pathlib import Path
 import torch
 from rich.console import Console
 from tqdm import tqdm
-from transformers import DynamicCache, PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
+from transformers import DynamicCache, PreTrainedModel, Qwen3Config
 from transformers import __version__ as transformers_version
-from transformers.initialization import no_init_weights
 
+from benchmarks.common import random_base, write_between
 from recurtrace.model import RecurTraceCache, RecurTraceForCausalLM
 from recurtrace.model.cost import Cost, cost_of
 
@@ -32,7 +32,6 @@ CONTEXT = 512  # what `recurtrace info` states its FLOPs for
 MIXED = [1] * 4 + [2] * 4 + [4] * 4 + [8] * 4
 MIXED_PROMPT = 16
 MEMORY_ROWS, MEMORY_CONTEXT = 2, 2048
-MARKS = ("<!-- benchmark: begin -->", "<!-- benchmark: end -->")
 
 
 def build() -> tuple[PreTrainedModel, RecurTraceForCausalLM]:
@@ -42,11 +41,7 @@ def build() -> tuple[PreTrainedModel, RecurTraceForCausalLM]:
         vocab_size=151936, hidden_size=1024, intermediate_size=3072, num_hidden_layers=28, num_attention_heads=16,
         num_key_value_heads=8, head_dim=128, tie_word_embeddings=True,
     )  # fmt: skip
-    with no_init_weights():
-        base = Qwen3ForCausalLM(config).eval()
-    for name, parameter in base.named_parameters():
-        parameter.data.fill_(1.0) if "norm" in name else parameter.data.uniform_(-0.03, 0.03)
-    base.tie_weights()
+    base = random_base(config).eval()
     return base, RecurTraceForCausalLM.from_base(base)
 
 
@@ -207,9 +202,7 @@ def main() -> None:
     text = report(arguments.turns)
     Console().print(text, markup=False)
     if arguments.readme:
-        before, rest = arguments.readme.read_text().split(MARKS[0])
-        after = rest.split(MARKS[1])[1]
-        arguments.readme.write_text(f"{before}{MARKS[0]}\n{text}\n{MARKS[1]}{after}")
+        write_between(arguments.readme, "benchmark", text)
 
 
 if __name__ == "__main__":
