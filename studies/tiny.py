@@ -1,7 +1,7 @@
 """Memory against plain looping and the other baselines on the embedded base, over seeds.
 
-Trains every method on every seed (each run goes on where it was), measures exact-match accuracy by task and k at several
-depths on fresh test items, and writes a table with the spread over seeds.
+Trains every method on every seed (each run goes on where it was), measures exact-match accuracy by task and k at
+several depths on fresh test items, and writes a table with the spread over seeds.
 
     python -m studies.tiny [--seeds 3] [--methods loop plain-loop full adapter] [--out runs/tiny-study]
 """
