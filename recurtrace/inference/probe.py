@@ -59,4 +59,5 @@ def probe_block(
         windows=windows,
         base_nll=base_nll,
         compared_on=compare,
+        compared_by="plain loops" if compare else "distance",
     )

@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import torch
 from kneed import KneeLocator
@@ -37,7 +37,7 @@ class Window:
     start: int
     mean_distance: float
     nll: float | None = None
-    """Loss of the answers with the window run twice."""
+    """Loss of the answers with the window run twice, plainly or after a short training."""
 
 
 @dataclass
@@ -60,6 +60,7 @@ class BlockProbe:
     """Loss of the answers with every layer run once."""
     compared_on: int
     """Examples the windows were compared on."""
+    compared_by: Literal["distance", "plain loops", "training"]
     model: str = ""
     base_fingerprint: str = ""
     data: str = ""

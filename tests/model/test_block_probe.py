@@ -85,7 +85,7 @@ def test_windows_are_compared_by_two_plain_loops():
 
 
 def test_a_result_is_written_and_read(tmp_path):
-    found = BlockProbe(CURVE, CURVE, 10, 4, None, 3, [Window(8, 0.1, 2.0)], 1.9, 4, "m", "f", "c4")
+    found = BlockProbe(CURVE, CURVE, 10, 4, None, 3, [Window(8, 0.1, 2.0)], 1.9, 4, "plain loops", "m", "f", "c4")
     found.write(tmp_path / "probe.json")
     assert BlockProbe.read(tmp_path / "probe.json") == found
     with pytest.raises(RecurTraceError, match="was measured on another model, m; probe this one"):

@@ -188,6 +188,20 @@ def test_the_clock_goes_on(tmp_path):
     assert Clock.read(None).seconds < 100.0
 
 
+def test_windows_of_the_probe_are_compared_by_training(recipe):
+    from recurtrace.model.block_probe import BlockProbe, Window
+    from recurtrace.training.window_trial import try_windows
+
+    windows = [Window(start, 0.1) for start in (1, 2, 3)]
+    probe = BlockProbe([0.1] * 6, [0.0] * 6, 1, None, None, 3, windows, None, 0, "distance")
+    made = recipe(steps=2, loop={"loop_attn_head_dim": 8})
+    try_windows(probe, made, 2)
+    assert {window.start for window in probe.windows} == {1, 2}
+    assert probe.windows[0].nll <= probe.windows[1].nll
+    assert probe.base_nll is not None
+    assert (made.out / "window-1" / "budget.json").is_file()
+
+
 def test_impossible_sizes(recipe):
     with pytest.raises(RecurTraceError, match="fewer than one batch of 4096"):
         train(recipe(batch_size=4096))

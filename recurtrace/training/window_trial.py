@@ -1,0 +1,28 @@
+"""The probe's second stage: candidate windows compared by the held-out loss after a short stage-1 run each."""
+
+import json
+
+from recurtrace.model.block_probe import BlockProbe, Window
+from recurtrace.training.recipe import TrainRecipe
+from recurtrace.training.run import train
+
+LOOPS = 2
+
+
+def try_windows(probe: BlockProbe, recipe: TrainRecipe, count: int) -> None:
+    """Train the probe's first `count` windows by the recipe and put the best of them first.
+
+    Each run is a folder `window-<start>` of the recipe's, so that a killed comparison goes on where it was.
+    """
+    tried = []
+    for window in probe.windows[:count]:
+        loop = {**recipe.loop, "loop_start": window.start, "loop_num_layers": probe.loop_num_layers}
+        fields = {"loop": loop, "out": recipe.out / f"window-{window.start}", "evaluate_depths": [1, LOOPS]}
+        made = recipe.model_copy(update=fields)
+        train(made)
+        history = json.loads((made.out / "history.json").read_text(encoding="utf-8"))["log_history"]
+        last = next(entry for entry in reversed(history) if f"eval_nll_{LOOPS}" in entry)
+        tried.append(Window(window.start, window.mean_distance, last[f"eval_nll_{LOOPS}"]))
+        probe.base_nll = last["eval_nll_1"]
+    probe.windows = sorted(tried, key=lambda window: window.nll or 0.0)
+    probe.compared_by = "training"
