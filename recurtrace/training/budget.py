@@ -64,21 +64,21 @@ def training_macs(
     Nothing is propagated back before the first thing that is trained: the base's encoder, and the first loop of a
     frozen block.
     """
-    layer = cost.layer_macs + 2 * cost.attention_width * context
-    decoder = (cost.layers - first_looped - cost.looped_layers) * layer + cost.head_macs
+    attention = 2 * cost.attention_width * context
+    back = cost.layer_macs + 2 * attention  # through a layer: attention has two operands with a gradient each
+    decoder = (cost.layers - first_looped - cost.looped_layers) * back + cost.head_macs
     if method == "full":
-        forward = cost.macs(1, context)
-        return Macs(forward, forward, cost.layers * cost.layer_macs + cost.head_macs)
+        weights = cost.layers * cost.layer_macs + cost.head_macs
+        return Macs(cost.macs(1, context), cost.layers * back + cost.head_macs, weights)
     if method == "adapter":
         forward = cost.macs(1, context) + cost.added_macs
-        return Macs(forward, decoder + cost.looped_layers * layer + cost.added_macs, cost.added_macs)
-    forward = cost.macs(depth, context)
+        return Macs(forward, decoder + cost.looped_layers * back + cost.added_macs, cost.added_macs)
     passes = depth if train_block else depth - 1  # of the block, that are propagated through
     if passes == 0:
-        return Macs(forward, 0.0, 0.0)
-    through = decoder + passes * cost.looped_layers * layer + (depth - 1) * cost.added_macs
+        return Macs(cost.macs(depth, context), 0.0, 0.0)
+    through = decoder + passes * cost.looped_layers * back + (depth - 1) * cost.added_macs
     weights = (depth - 1) * cost.added_macs + (passes * cost.looped_layers * cost.layer_macs if train_block else 0)
-    return Macs(forward, through, weights)
+    return Macs(cost.macs(depth, context), through, weights)
 
 
 @dataclass(frozen=True)
