@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedTokenizerBase, Trainer, TrainingArguments
+from transformers import PreTrainedTokenizerBase, ProgressCallback, Trainer, TrainingArguments
 from transformers.trainer_utils import rotate_checkpoints
 
 from recurtrace.data.collate import IGNORED
@@ -26,6 +26,17 @@ from recurtrace.training.depth_sampler import DepthSampler
 from recurtrace.training.packed import PackCollator
 
 STAGING = ".saving"
+
+
+class DepthProgress(ProgressCallback):
+    """The progress bar with the latest loss and depth in it; only evaluations are printed."""
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
+        logs = logs or {}
+        if state.is_world_process_zero and self.training_bar is not None and "loss" in logs:
+            self.training_bar.set_postfix({key: logs[key] for key in ("loss", "depth") if key in logs})
+        elif any(key.startswith("eval") for key in logs):
+            super().on_log(args, state, control, logs, **kwargs)
 
 
 class LoopTrainer(Trainer):
@@ -46,6 +57,8 @@ class LoopTrainer(Trainer):
         **kwargs: Any,
     ):
         super().__init__(model, args, data_collator=collator, processing_class=tokenizer, **kwargs)
+        if self.pop_callback(ProgressCallback) is not None:
+            self.add_callback(DepthProgress)
         self.sampler = sampler
         self.evaluate_depths = evaluate_depths if sampler is not None else [None]
         self.merge_base = merge_base

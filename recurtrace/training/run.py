@@ -38,6 +38,7 @@ MODEL_FOLDER = "model"
 
 def train(recipe: TrainRecipe) -> Path:
     """Run stage 1 or a baseline; returns the folder of the trained model."""
+    read_split(recipe.data, "train")  # refused before anything is written
     arguments = training_arguments(recipe)
     with arguments.main_process_first(desc="the run's folder"):
         if (done := _begin(recipe)) is not None:
@@ -214,16 +215,18 @@ def _begin(recipe: Optimization) -> Path | None:
     """Claim the run's folder, or find the run finished."""
     written = recipe.model_dump(mode="json")
     file = recipe.out / RECIPE_FILE
+    if file.is_file() and json.loads(file.read_text(encoding="utf-8")) == written:
+        if not (recipe.out / BUDGET_FILE).is_file():
+            return None
+        logger.info("%s is finished already.", recipe.out)
+        return recipe.out / MODEL_FOLDER
     if file.is_file():
-        if json.loads(file.read_text(encoding="utf-8")) != written:
+        if any(recipe.out.glob("checkpoint-*")) or (recipe.out / BUDGET_FILE).is_file():
             raise RecurTraceError(
                 f"{str(recipe.out)!r} holds a run of another recipe; choose another out, or remove that folder."
             )
-        if (recipe.out / BUDGET_FILE).is_file():
-            logger.info("%s is finished already.", recipe.out)
-            return recipe.out / MODEL_FOLDER
-        return None
-    if recipe.out.exists() and any(recipe.out.iterdir()):
+        shutil.rmtree(recipe.out)  # begun, but nothing was trained
+    elif recipe.out.exists() and any(recipe.out.iterdir()):
         raise RecurTraceError(f"{str(recipe.out)!r} is not empty and holds no run; choose another out.")
     with writing(file) as temporary:
         temporary.write_text(json.dumps(written, indent=2) + "\n", encoding="utf-8")

@@ -100,6 +100,20 @@ def test_a_finished_run_is_left_alone_and_another_recipe_refused(recipe, monkeyp
         train(recipe(learning_rate=3e-3))
 
 
+def test_a_run_that_trained_nothing_yet_may_change_its_recipe(recipe, monkeypatch):
+    with monkeypatch.context() as patch:
+        interrupt_at(patch, 0)
+        with pytest.raises(KeyboardInterrupt):
+            train(recipe())
+    assert (train(recipe(learning_rate=3e-3)) / "recurtrace.safetensors").is_file()
+
+
+def test_nothing_is_written_without_data(recipe, tmp_path):
+    with pytest.raises(RecurTraceError, match="holds no mixture"):
+        train(recipe(data=str(tmp_path / "nothing")))
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_folder_of_something_else_is_refused(recipe, tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "thesis.txt").write_text("…")

@@ -1,0 +1,53 @@
+"""Put a trained base, and the loop modules trained on it, into the package.
+
+    accelerate launch --config_file recipes/accelerate/two-cpu.yaml -m recurtrace pretrain recipes/tiny-base.yaml
+    python -m studies.embed base runs/tiny-base
+    recurtrace data build --recipe recipes/tiny-mixture.yaml --out runs/tiny-mixture
+    recurtrace train recipes/tiny-loop.yaml
+    python -m studies.embed loop runs/tiny-loop
+
+Beside the weights stand the recipe, the budget and the losses of the run that made them.
+"""
+
+import argparse
+import json
+import shutil
+from pathlib import Path
+
+from recurtrace.assets import TINY_BASE, TINY_LOOP
+
+_LOGGED = ("step", "loss", "learning_rate", "depth", "grad_norm")
+
+
+def embed(kind: str, run: Path) -> Path:
+    target = TINY_BASE if kind == "base" else TINY_LOOP
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(run / "model", target)
+    shutil.copy(run / "budget.json", target / "budget.json")
+    shutil.copy(run / "recipe.json", target / "recipe.json")
+    history = json.loads((run / "history.json").read_text())["log_history"]
+    kept = [
+        {key: value for key, value in entry.items() if key in _LOGGED or key.startswith("eval_nll")}
+        for entry in history
+        if "loss" in entry or any(key.startswith("eval_nll") for key in entry)
+    ]
+    (target / "history.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in kept))
+    if kind == "loop":  # found beside it, wherever the package is installed
+        config = json.loads((target / "config.json").read_text())
+        config["base_model_name_or_path"] = f"../{TINY_BASE.name}"
+        (target / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    return target
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("kind", choices=["base", "loop"])
+    parser.add_argument("run", type=Path)
+    arguments = parser.parse_args()
+    target = embed(arguments.kind, arguments.run)
+    size = sum(file.stat().st_size for file in target.rglob("*") if file.is_file())
+    print(f"{target}: {size / 2**20:.1f} MiB")
+
+
+if __name__ == "__main__":
+    main()
