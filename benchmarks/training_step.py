@@ -1,6 +1,6 @@
 """A stage-1 step against a full fine-tune step: time, peak memory beyond the weights, and the analytical FLOPs.
 
-Forward, backward and AdamW on packed sequences at the mean training depth, float32, at the embedded base's shape and at
+Forward, backward and AdamW on full sequences at the mean training depth, float32, at the embedded base's shape and at
 that of Qwen3-0.6B with random weights. Each method lives in a process of its own, which is the only way to tell their
 memory apart; the processes take turns, so that times are of one run.
 

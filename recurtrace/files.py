@@ -8,6 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 
+def holds_something(folder: Path) -> bool:
+    """Other than what a killed run left half-written."""
+    return folder.exists() and any(not file.name.endswith(".tmp") for file in folder.iterdir())
+
+
 @contextmanager
 def writing(path: Path) -> Iterator[Path]:
     """Gives a temporary path beside `path`; what was written there takes its name when the block ends well."""

@@ -3,7 +3,7 @@
 Trains every method on every seed (each run goes on where it was), measures exact-match accuracy by task and k at
 several depths on fresh test items, and writes a table with the spread over seeds.
 
-    python -m studies.tiny [--seeds 3] [--methods loop plain-loop full adapter] [--out runs/tiny-study]
+    python -m studies.tiny [--seeds 0 1 2] [--methods loop plain-loop full adapter] [--out runs/tiny-study]
 """
 
 import argparse
@@ -77,9 +77,13 @@ def study(methods: list[str], seeds: list[int], out: Path, changes: list[str]) -
                 budget = json.loads((recipe.out / "budget.json").read_text())
                 with writing(file) as temporary:
                     temporary.write_text(
-                        json.dumps({"method": method, "seed": seed, "accuracy": measured, "budget": budget})
+                        json.dumps(
+                            {"method": method, "seed": seed, "changes": changes, "accuracy": measured, "budget": budget}
+                        )
                     )
             results.append(json.loads(file.read_text()))
+            if results[-1]["changes"] != changes:
+                raise SystemExit(f"{file} was measured with {results[-1]['changes']}; choose another --out.")
     return results
 
 

@@ -132,10 +132,13 @@ def pack(encoded: Iterable[Encoded], max_length: int) -> Iterator[list[Encoded]]
     yield from (members for _, _, members in sorted(open_packs, key=lambda row: row[1]))
 
 
-def collate_packed(packs: Sequence[Sequence[Encoded]], max_length: int, pad_id: int) -> dict[str, Tensor]:
+def collate_packed(
+    packs: Sequence[Sequence[Encoded]], max_length: int, pad_id: int, one_row: bool = False
+) -> dict[str, Tensor]:
     """Rows of packed examples. Positions restart with every example: by them attention keeps examples apart.
 
-    The rest of a row is filled up as one more sample without labels, so that every batch has the same shape.
+    The rest of a row is filled up as one more sample without labels, so that every batch has the same shape. Flash
+    attention looks for restarts in a batch of one row only, so for it all are put behind each other (`one_row`).
     """
     rows: dict[str, list[list[int]]] = {"input_ids": [], "position_ids": [], "labels": []}
     for members in packs:
@@ -146,7 +149,8 @@ def collate_packed(packs: Sequence[Sequence[Encoded]], max_length: int, pad_id: 
         # The first token of an example has no loss: the last of the one before would have to predict it.
         labels = [label for member in members for label in [IGNORED, *member.labels[1:]]]
         rows["labels"].append(labels + [IGNORED] * rest)
-    return {name: torch.tensor(values) for name, values in rows.items()}
+    batch = {name: torch.tensor(values) for name, values in rows.items()}
+    return {name: values.view(1, -1) for name, values in batch.items()} if one_row else batch
 
 
 def collate_padded(encoded: Sequence[Encoded], pad_id: int, side: str = "right") -> dict[str, Any]:

@@ -33,7 +33,7 @@ from recurtrace.data.loading import MissingDataError, find_task, load
 from recurtrace.data.overlap import THRESHOLD, OverlapIndex
 from recurtrace.data.synthetic import PAPER, Sizes
 from recurtrace.errors import RecurTraceError
-from recurtrace.files import writing
+from recurtrace.files import holds_something, writing
 from recurtrace.recipe import Recipe
 
 MANIFEST = "manifest.json"
@@ -110,6 +110,7 @@ def build(
         manifest["sources"] = {}  # other test questions, so nothing that was audited before stands
     index = OverlapIndex((example.id, example.asked) for example in tests)
     manifest["missing"] = []
+    _write_manifest(out, manifest)
     for source in tqdm(recipe.sources, desc="sources", unit="source"):
         if source.task in manifest["sources"]:
             continue
@@ -281,7 +282,7 @@ def _begin(recipe: MixtureRecipe, out: Path, overwrite: bool) -> dict[str, Any]:
         "sources": {},
     }
     if overwrite or not (out / MANIFEST).exists():
-        if not overwrite and out.exists() and any(out.iterdir()):
+        if not overwrite and holds_something(out):
             raise RecurTraceError(f"{str(out)!r} is not empty and holds no mixture; choose another folder.")
         return fresh
     found = _read_manifest(out)

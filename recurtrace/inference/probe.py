@@ -41,14 +41,17 @@ def probe_block(
     base.eval()
     meter = DistanceMeter(base)
     prompts = [Encoded(item.input_ids[: item.prompt_length], item.prompt_length) for item in encoder(sample[compare:])]
+    held_out = encoder(sample[:compare])
+    if not prompts or (compare and not held_out):
+        raise RecurTraceError(f"no example fits in {max_length} tokens; raise max_length (--max-length).")
     for batch in batches(prompts, "right", "angular distance"):
         meter.add(batch)
     encoder_end, decoder_start = find_span(meter.means)
     windows = rank_windows(meter.means, encoder_end, decoder_start, loop_num_layers)
     base_nll = None
     if compare:
-        held_out = batches(encoder(sample[:compare]), "left", f"{len(windows)} windows")
-        windows, base_nll = compare_windows(base, windows, held_out, loop_num_layers)
+        compared = batches(held_out, "left", f"{len(windows)} windows")
+        windows, base_nll = compare_windows(base, windows, compared, loop_num_layers)
     return BlockProbe(
         distances=meter.means,
         errors=meter.errors,
@@ -58,6 +61,6 @@ def probe_block(
         loop_num_layers=loop_num_layers,
         windows=windows,
         base_nll=base_nll,
-        compared_on=compare,
+        compared_on=len(held_out),
         compared_by="plain loops" if compare else "distance",
     )

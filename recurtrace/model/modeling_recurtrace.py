@@ -23,6 +23,7 @@ from recurtrace.model.cache import RecurTraceCache
 from recurtrace.model.configuration_recurtrace import RecurTraceConfig
 from recurtrace.model.depth import (
     DepthRule,
+    FixedDepth,
     HeadHalting,
     Loops,
     check_loops,
@@ -168,7 +169,8 @@ class RecurTraceForCausalLM(PretrainedMixin, PreTrainedModel, GenerationMixin):
         if labels is not None:
             vocab_size = self.config.get_text_config().vocab_size
             loss = self.loss_function(logits=logits, labels=labels, vocab_size=vocab_size, **kwargs)
-            if self.training and torch.is_grad_enabled() and not loss.requires_grad:
+            alone = isinstance(rule, FixedDepth) and rule.loops == 1  # nothing of the loop had a part in it
+            if self.training and torch.is_grad_enabled() and (alone or not loss.requires_grad):
                 loss = loss + self._zero()
         return RecurTraceOutput(
             loss=loss,
@@ -258,6 +260,8 @@ class RecurTraceForCausalLM(PretrainedMixin, PreTrainedModel, GenerationMixin):
             past = cache.get_seq_length() if cache is not None else 0
             position_ids = torch.arange(h.shape[1], device=h.device).unsqueeze(0) + past
         base_config = self.config.get_text_config()
+        if "flash" in str(base_config._attn_implementation) and attention_mask is None and len(h) > 1:
+            _refuse_packed_rows(position_ids)
         masks = attention_mask
         if not isinstance(attention_mask, dict):
             masks = create_masks_for_generate(base_config, h, attention_mask, cache, position_ids)
@@ -344,6 +348,13 @@ class RecurTraceForCausalLM(PretrainedMixin, PreTrainedModel, GenerationMixin):
         if cache is None and setting("use_cache") is not False:
             kwargs["past_key_values"] = RecurTraceCache(self.config)
         return super().generate(inputs, *args, **kwargs)
+
+
+def _refuse_packed_rows(position_ids: Tensor) -> None:
+    if find_packed_sequence_indices(position_ids) is not None:
+        raise RecurTraceError(
+            "flash attention keeps packed samples apart only in a batch of one row; put the rows behind each other."
+        )
 
 
 def _refuse_packed(inputs: LayerInputs, attention_mask: Tensor | None) -> None:

@@ -219,11 +219,12 @@ class PretrainedMixin(PreTrainedModel):
             raise RecurTraceError(
                 "the vocabulary was resized, so an adapter would not fit its base; save with merge_base=True."
             )
-        tensors = self.loop_state_dict()
-        if state_dict is not None:  # gathered by the caller from a sharded model
-            tensors = as_in_files({name: state_dict[name] for name in tensors})
+        if state_dict is None:
+            tensors = self.loop_state_dict()
+        else:  # gathered by the caller from a sharded model, whose own tensors are parts only
+            tensors = as_in_files({f"loop.{name}": state_dict[f"loop.{name}"] for name in self.loop.state_dict()})
         self.config.dtype = str(self.dtype).removeprefix("torch.")
-        self.config.architectures = [type(self).__name__]
+        self.config.architectures = [type(self).__name__.removeprefix("FSDP")]
         with writing_folder(folder) as temporary:
             write_adapter(temporary, tensors)
             self.config.save_pretrained(temporary)

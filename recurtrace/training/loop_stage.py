@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedTokenizerBase, ProgressCallback, Trainer, TrainingArguments
+from transformers import PreTrainedTokenizerBase, ProgressCallback, Trainer, TrainerState, TrainingArguments
 from transformers.trainer_utils import rotate_checkpoints
 
 from recurtrace.data.collate import IGNORED
@@ -68,6 +68,11 @@ class LoopTrainer(Trainer):
         self._depths: list[int] = []  # since the last log
         # Our models' losses divide by the labels of the whole step, whatever wraps them.
         self.model_accepts_loss_kwargs = True
+
+    @property
+    def launched(self) -> str:
+        """How this run is spread: its checkpoints can be resumed by the same only."""
+        return f"{self.accelerator.distributed_type.value} with {self.args.world_size} processes"
 
     # --- depth --------------------------------------------------------------------------------------------------
 
@@ -147,7 +152,7 @@ class LoopTrainer(Trainer):
             mine = range(start + self.args.process_index * size, start + (self.args.process_index + 1) * size)
             batch = self.data_collator([rows[min(number, len(rows) - 1)] for number in mine])
             batch.pop("names")
-            batch["labels"][[number >= len(rows) for number in mine]] = IGNORED
+            batch["labels"].view(size, -1)[[number >= len(rows) for number in mine]] = IGNORED
             yield batch
 
     # --- checkpoints --------------------------------------------------------------------------------------------
@@ -167,7 +172,7 @@ class LoopTrainer(Trainer):
         self.accelerator.wait_for_everyone()
         if self.args.should_save:
             name = f"checkpoint-{self.state.global_step}"
-            self.clock.write(out / STAGING / name)
+            self.clock.write(out / STAGING / name, self.launched)
             shutil.rmtree(out / name, ignore_errors=True)
             os.replace(out / STAGING / name, out / name)
             rotate_checkpoints(output_dir=str(out), save_total_limit=self.args.save_total_limit)
@@ -179,6 +184,11 @@ class LoopTrainer(Trainer):
         options = {"merge_base": self.merge_base} if isinstance(model, RecurTraceForCausalLM) else {}
         model.save_pretrained(folder, state_dict=state_dict, **options)
         self.processing_class.save_pretrained(folder)
+
+    def restore(self, checkpoint: str) -> None:
+        """A run that was trained to its end, but not evaluated and saved."""
+        self._load_from_checkpoint(checkpoint)
+        self.state = TrainerState.load_from_json(os.path.join(checkpoint, "trainer_state.json"))
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         target = self.accelerator.unwrap_model(self.model if model is None else model, keep_torch_compile=False)

@@ -11,11 +11,12 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from recurtrace.errors import RecurTraceError
 from recurtrace.model import RecurTraceConfig, RecurTraceForCausalLM
 from recurtrace.model.checkpoint import ADAPTER_FILE
-from recurtrace.model.convert import load_base, read_base_config
+from recurtrace.model.convert import load_base, portable_name, read_base_config, read_config
 from recurtrace.model.families import PRESET_NUM_LAYERS, choose_block
 from recurtrace.training.recipe import TrainRecipe
 
 LORA_TOLERANCE = 0.02  # how far the adapter's size may be from the loop modules'
+_SHAPING = ("loop_attn_num_heads", "loop_attn_head_dim", "loop_qk_norm")
 _LINEARS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 
 
@@ -28,6 +29,8 @@ def build_model(recipe: TrainRecipe) -> nn.Module:
 def loop_config(recipe: TrainRecipe, base_config: PreTrainedConfig) -> RecurTraceConfig:
     """The loop a recipe describes; for a method without loops, the one it is compared with."""
     fields = {**recipe.loop, "loop_memory": recipe.method != "plain_loop"}
+    if recipe.start_from is not None:
+        fields.setdefault("loop_start", read_config(str(recipe.start_from)).loop_start)
     start = choose_block(base_config, fields.pop("loop_start", None), fields.get("loop_num_layers", PRESET_NUM_LAYERS))
     return RecurTraceConfig(text_config=base_config, loop_start=start, **fields)
 
@@ -68,6 +71,12 @@ def _continued(recipe: TrainRecipe, fields: dict[str, Any]) -> RecurTraceForCaus
     config.override(fields)
     if config.block != before.config.block:
         raise RecurTraceError(f"{recipe.start_from} loops other layers than the recipe; leave out loop_start.")
+    if before.config.base_model_name_or_path not in (None, portable_name(recipe.model)):
+        raise RecurTraceError(
+            f"{recipe.start_from} stands on {before.config.base_model_name_or_path}, not on {recipe.model}; name that."
+        )
+    if before.config.loop_memory and any(getattr(config, name) != getattr(before.config, name) for name in _SHAPING):
+        raise RecurTraceError(f"the memory of {recipe.start_from} has another shape; leave out {', '.join(_SHAPING)}.")
     model = RecurTraceForCausalLM(config, before)  # the base's modules are under the same names in both
     model.loop.to(device=before.device)
     model.loop.load_state_dict(before.loop.state_dict(), strict=False)

@@ -53,12 +53,15 @@ def open_packed(file: Path) -> datasets.Dataset:
 class PackCollator:
     """Rows of the Arrow file as a batch; `names` says whose they are, for a batch that goes wrong."""
 
-    def __init__(self, max_length: int, pad_id: int):
+    def __init__(self, max_length: int, pad_id: int, one_row: bool = False):
         self.max_length = max_length
         self.pad_id = pad_id
+        self.one_row = one_row
 
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        batch: dict[str, Any] = collate_packed([_members(row) for row in rows], self.max_length, self.pad_id)
+        batch: dict[str, Any] = collate_packed(
+            [_members(row) for row in rows], self.max_length, self.pad_id, self.one_row
+        )
         return batch | {"names": [row["ids"] for row in rows]}
 
 

@@ -1,10 +1,12 @@
 """What a training run is made of."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any, Literal, Self
 
 import yaml
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
+from transformers import Qwen3Config
 
 from recurtrace.data.synthetic import Sizes
 from recurtrace.errors import RecurTraceError
@@ -76,7 +78,12 @@ class Optimization(Recipe):
             *parents, last = name.strip().split(".")
             for parent in parents:
                 place = place.setdefault(parent, {})
-            place[last] = yaml.safe_load(value)
+                if not isinstance(place, dict):
+                    raise RecurTraceError(f"{change!r}: {parent} has no fields of its own.")
+            try:
+                place[last] = yaml.safe_load(value)
+            except yaml.YAMLError as error:
+                raise RecurTraceError(f"{change!r}: {value!r} is not a YAML value; quote it.") from error
         return cls.check(fields, str(path))
 
 
@@ -129,3 +136,14 @@ class PretrainRecipe(Optimization):
     """Share of examples that are none of the three tasks."""
     shown: float = Field(0.3, ge=0, le=1)
     """Share of examples that are problems with their states on the way written out."""
+
+    @model_validator(mode="after")
+    def _check_world(self) -> Self:
+        if self.first_steps > self.last_steps:
+            raise ValueError(f"first_steps {self.first_steps} is above last_steps {self.last_steps}")
+        if self.variety + self.shown > 1:
+            raise ValueError("variety and shown are shares of the same examples; together they are above 1")
+        fields = {field.name for field in dataclasses.fields(Qwen3Config)} - {"vocab_size"}
+        if unknown := [name for name in self.architecture if name not in fields]:
+            raise ValueError(f"architecture.{unknown[0]} is not a field of Qwen3Config that can be set")
+        return self

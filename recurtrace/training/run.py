@@ -2,15 +2,16 @@
 
 import json
 import logging
+import os
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import datasets
 import torch
 from torch import nn
-from transformers import PreTrainedTokenizerBase, Qwen3Config, Qwen3ForCausalLM, TrainingArguments
+from transformers import PreTrainedTokenizerBase, Qwen3Config, Qwen3ForCausalLM, TrainerState, TrainingArguments
 from transformers.trainer_utils import get_last_checkpoint
 
 from recurtrace.data.collate import padding_id
@@ -19,8 +20,9 @@ from recurtrace.data.little_world import build_tokenizer, texts
 from recurtrace.data.mixture import read_examples, read_split
 from recurtrace.data.sampling import stratified
 from recurtrace.errors import RecurTraceError
-from recurtrace.files import writing
+from recurtrace.files import holds_something, writing
 from recurtrace.model import RecurTraceConfig, RecurTraceForCausalLM
+from recurtrace.model.convert import read_base_config
 from recurtrace.model.cost import cost_of
 from recurtrace.model.tokenizer import load_tokenizer
 from recurtrace.training.budget import BUDGET_FILE, Budget, Clock, training_macs
@@ -34,23 +36,24 @@ logger = logging.getLogger(__name__)
 
 RECIPE_FILE = "recipe.json"
 MODEL_FOLDER = "model"
+_PATIENCE = 6 * 3600  # seconds that processes wait for the one that tokenises
 
 
 def train(recipe: TrainRecipe) -> Path:
     """Run stage 1 or a baseline; returns the folder of the trained model."""
+    hub = {"revision": recipe.revision} if recipe.revision else {}
     read_split(recipe.data, "train")  # refused before anything is written
+    if not (held_out := stratified(read_examples(recipe.data, "heldout"), recipe.evaluate_on, recipe.seed)):
+        raise RecurTraceError(f"the mixture {str(recipe.data)!r} holds nothing out; build it with heldout above 0.")
+    loop_config(recipe, read_base_config(recipe.model, **hub))
+    tokenizer = load_tokenizer(recipe.model, **hub)
     arguments = training_arguments(recipe)
-    with arguments.main_process_first(desc="the run's folder"):
+    with arguments.main_process_first(local=False, desc="the run's folder"):
         if (done := _begin(recipe)) is not None:
             return done
-    tokenizer = load_tokenizer(recipe.model)
-
-    def held_out() -> list[Example]:
-        return stratified(read_examples(recipe.data, "heldout"), recipe.evaluate_on, recipe.seed)
-
-    with arguments.main_process_first(desc="tokenising"):
+    with arguments.main_process_first(local=False, desc="tokenising"):
         training_data = _packed(recipe, "train", lambda: _shuffled(recipe), tokenizer)
-        heldout_data = _packed(recipe, "heldout", held_out, tokenizer)
+        heldout_data = _packed(recipe, "heldout", lambda: held_out, tokenizer, len(held_out))
     model = build_model(recipe)
     sampler = DepthSampler.of(model.config, recipe.seed) if isinstance(model, RecurTraceForCausalLM) else None
     return _run(
@@ -69,7 +72,7 @@ def train(recipe: TrainRecipe) -> Path:
 def pretrain(recipe: PretrainRecipe) -> Path:
     """Make a small base from nothing; returns its folder."""
     arguments = training_arguments(recipe)
-    with arguments.main_process_first(desc="the run's folder"):
+    with arguments.main_process_first(local=False, desc="the run's folder"):
         if (done := _begin(recipe)) is not None:
             return done
     tokenizer = build_tokenizer(recipe.sizes)
@@ -78,7 +81,7 @@ def pretrain(recipe: PretrainRecipe) -> Path:
     def generated(count: int, seed: int) -> Callable[[], Iterable[Example]]:
         return lambda: texts(count, seed, recipe.sizes, steps, recipe.variety, recipe.shown)
 
-    with arguments.main_process_first(desc="tokenising"):
+    with arguments.main_process_first(local=False, desc="tokenising"):
         training_data = _packed(recipe, "train", generated(recipe.examples, recipe.seed), tokenizer, recipe.examples)
         held_out = generated(recipe.evaluate_on, recipe.seed + 1_000_003)
         heldout_data = _packed(recipe, "heldout", held_out, tokenizer, recipe.evaluate_on)
@@ -94,6 +97,7 @@ def pretrain(recipe: PretrainRecipe) -> Path:
 
 
 def training_arguments(recipe: Optimization) -> TrainingArguments:
+    os.environ["ACCELERATE_MIXED_PRECISION"] = "bf16" if recipe.precision == "bf16" else "no"  # above a launcher's
     length = {"max_steps": recipe.steps} if recipe.steps else {"num_train_epochs": recipe.epochs}
     arguments = TrainingArguments(
         output_dir=str(recipe.out),
@@ -122,6 +126,7 @@ def training_arguments(recipe: Optimization) -> TrainingArguments:
         remove_unused_columns=False,
         dataloader_drop_last=True,
         ddp_find_unused_parameters=False,
+        ddp_timeout=_PATIENCE,
         use_cpu=not torch.cuda.is_available(),
         **length,
     )
@@ -132,6 +137,7 @@ def training_arguments(recipe: Optimization) -> TrainingArguments:
             f"{recipe.micro_batch_size}; change one of them."
         )
     arguments.gradient_accumulation_steps = passes
+    arguments._n_gpu = min(arguments.n_gpu, 1)  # several are for a launcher, not for torch's DataParallel
     return arguments
 
 
@@ -151,19 +157,27 @@ def _run(
         )
     if arguments.should_save:
         shutil.rmtree(recipe.out / STAGING, ignore_errors=True)  # what a killed run was writing
+    attention = str(getattr(recipe, "attention", None))
     last = get_last_checkpoint(str(recipe.out))
     clock = Clock.read(Path(last) if last else None)
     trainer = LoopTrainer(
         model,
         arguments,
-        PackCollator(recipe.max_length, padding_id(tokenizer)),
+        PackCollator(recipe.max_length, padding_id(tokenizer), one_row="flash" in attention),
         tokenizer,
         clock,
         train_dataset=training_data,
         eval_dataset=heldout_data,
         **options,
     )
-    trainer.train(resume_from_checkpoint=last)
+    if clock.launched not in (None, trainer.launched):
+        raise RecurTraceError(
+            f"{last} was written by {clock.launched}, and this is {trainer.launched}; go on as the run was begun."
+        )
+    if last is not None and _trained_to_the_end(last) and not trainer.is_fsdp_enabled:
+        trainer.restore(last)
+    else:
+        trainer.train(resume_from_checkpoint=last)
     trainer.evaluate()
     folder = recipe.out / MODEL_FOLDER
     trainer.save_model(str(folder))
@@ -187,7 +201,7 @@ def _budget(recipe: Optimization, trainer: LoopTrainer, data: datasets.Dataset) 
     cost = cost_of(config)
     lengths = [length for row in data.select(range(min(len(data), 2000)))["lengths"] for length in row]
     context = sum(length**2 for length in lengths) / sum(lengths) / 2
-    passes = range(state.max_steps * arguments.gradient_accumulation_steps)
+    passes = _forward_passes(len(data), state.max_steps, arguments)
     depths = [trainer.sampler(index) if trainer.sampler is not None else 1 for index in passes]
     tokens_per_pass = recipe.micro_batch_size * arguments.world_size * recipe.max_length
     block = isinstance(recipe, TrainRecipe) and recipe.train_block
@@ -211,6 +225,21 @@ def _budget(recipe: Optimization, trainer: LoopTrainer, data: datasets.Dataset) 
     )
 
 
+def _forward_passes(rows: int, steps: int, arguments: TrainingArguments) -> Iterator[int]:
+    """Indices of a run's forward passes: the last step of an epoch has what is left."""
+    per_step = arguments.gradient_accumulation_steps
+    per_epoch = rows // (arguments.per_device_train_batch_size * arguments.world_size)
+    steps_per_epoch = -(-per_epoch // per_step)
+    for step in range(steps):
+        left = per_epoch - (step % steps_per_epoch) * per_step
+        yield from (step * per_step + number for number in range(min(per_step, left)))
+
+
+def _trained_to_the_end(checkpoint: str) -> bool:
+    state = TrainerState.load_from_json(os.path.join(checkpoint, "trainer_state.json"))
+    return state.global_step >= state.max_steps
+
+
 def _begin(recipe: Optimization) -> Path | None:
     """Claim the run's folder, or find the run finished."""
     written = recipe.model_dump(mode="json")
@@ -226,7 +255,7 @@ def _begin(recipe: Optimization) -> Path | None:
                 f"{str(recipe.out)!r} holds a run of another recipe; choose another out, or remove that folder."
             )
         shutil.rmtree(recipe.out)  # begun, but nothing was trained
-    elif recipe.out.exists() and any(recipe.out.iterdir()):
+    elif holds_something(recipe.out):
         raise RecurTraceError(f"{str(recipe.out)!r} is not empty and holds no run; choose another out.")
     with writing(file) as temporary:
         temporary.write_text(json.dumps(written, indent=2) + "\n", encoding="utf-8")

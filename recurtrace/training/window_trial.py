@@ -2,6 +2,7 @@
 
 import json
 
+from recurtrace.errors import RecurTraceError
 from recurtrace.model.block_probe import BlockProbe, Window
 from recurtrace.training.recipe import TrainRecipe
 from recurtrace.training.run import train
@@ -14,6 +15,8 @@ def try_windows(probe: BlockProbe, recipe: TrainRecipe, count: int) -> None:
 
     Each run is a folder `window-<start>` of the recipe's, so that a killed comparison goes on where it was.
     """
+    if recipe.method not in ("loop", "plain_loop"):
+        raise RecurTraceError(f"windows are compared by looped models; {recipe.method} has none.")
     tried = []
     for window in probe.windows[:count]:
         loop = {**recipe.loop, "loop_start": window.start, "loop_num_layers": probe.loop_num_layers}
@@ -24,5 +27,6 @@ def try_windows(probe: BlockProbe, recipe: TrainRecipe, count: int) -> None:
         last = next(entry for entry in reversed(history) if f"eval_nll_{LOOPS}" in entry)
         tried.append(Window(window.start, window.mean_distance, last[f"eval_nll_{LOOPS}"]))
         probe.base_nll = last["eval_nll_1"]
+        probe.compared_on = json.loads((made.out / "packed" / "heldout.json").read_text(encoding="utf-8"))["kept"]
     probe.windows = sorted(tried, key=lambda window: window.nll or 0.0)
     probe.compared_by = "training"

@@ -110,6 +110,20 @@ def test_packed_logits_equal_separate_logits():
             torch.testing.assert_close(loss, total / labels, atol=1e-5, rtol=1e-5)
 
 
+def test_one_row_for_flash_attention():
+    """Flash attention finds restarting positions in a batch of one row only."""
+    model = tiny_looped(vocab_size=300)
+    encoded = Encoder(byte_tokenizer(), 128)(list(training_items("arithmetic", 6, seed=3)))
+    packs = list(pack(encoded, 128))
+    rows, one = collate_packed(packs, 128, 0), collate_packed(packs, 128, 0, one_row=True)
+    assert one["input_ids"].shape == (1, 128 * len(packs))
+    with torch.no_grad():
+        torch.testing.assert_close(model(**one, loops=3).loss, model(**rows, loops=3).loss)
+    model.config.text_config._attn_implementation = "flash_attention_2"
+    with pytest.raises(RecurTraceError, match="only in a batch of one row"):
+        model(**rows, loops=3)
+
+
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_the_padded_form(side):
     tokenizer = byte_tokenizer()

@@ -95,6 +95,26 @@ def test_a_killed_build_goes_on(tmp_path, data_dir, monkeypatch):
     assert len(made) == 4
 
 
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_killed_in_its_first_source(tmp_path, data_dir, monkeypatch, overwrite):
+    if overwrite:
+        build(recipe(seed=3), tmp_path / "out", data_dir)
+    original = mixture._write_table
+
+    def killed(out, name, examples):
+        if name.startswith("heldout"):
+            raise KeyboardInterrupt
+        return original(out, name, examples)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(mixture, "_write_table", killed)
+        with pytest.raises(KeyboardInterrupt):
+            build(recipe(), tmp_path / "out", data_dir, overwrite=overwrite)
+    build(recipe(), tmp_path / "whole", data_dir)
+    assert build(recipe(), tmp_path / "out", data_dir)["complete"]
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+
+
 def test_other_test_questions_undo_what_was_audited(tmp_path, data_dir, monkeypatch):
     original = mixture._build_source
 

@@ -48,6 +48,15 @@ def test_the_block_itself(recipe):
     assert trained(model) == block | {"loop.injection.alpha"}
 
 
+@pytest.mark.parametrize("block", [False, True])
+def test_one_loop_gives_every_trained_parameter_a_gradient(recipe, block):
+    """A data-parallel process waits for each of them."""
+    model = build_model(recipe(train_block=block)).train()
+    ids = tokens(2, 8)
+    model(ids, labels=ids, loops=1).loss.backward()
+    assert all((parameter.grad is not None) == parameter.requires_grad for parameter in model.parameters())
+
+
 def test_full_fine_tune_trains_everything(recipe):
     model = build_model(recipe(method="full"))
     assert trained(model) == {name for name, _ in model.named_parameters()}
@@ -133,6 +142,8 @@ def test_the_matched_same_start(recipe):
     assert memory.config.loop_memory_window == 1
     ids = tokens(1, 6)
     assert torch.equal(plain(ids, loops=1).logits, memory(ids, loops=1).logits)
+    with pytest.raises(RecurTraceError, match=r"stands on .*base, not on"):
+        build_model(recipe("other", start_from=str(start), loop=continued, model=str(start)))
     with pytest.raises(RecurTraceError, match="loops other layers than the recipe"):
         build_model(recipe("other", start_from=str(start), loop={"loop_start": 1, "loop_attn_head_dim": 8}))
 
@@ -164,5 +175,10 @@ def test_fields_can_be_changed(recipe, tmp_path):
     assert changed.steps == 9
     assert changed.loop["loop_memory_window"] == 5
     assert changed.loop["loop_start"] == 2
-    with pytest.raises(RecurTraceError, match="'steps' changes no field; write it as field=value"):
-        TrainRecipe.read_with(file, ["steps"])
+    for change, message in (
+        ("steps", "'steps' changes no field; write it as field=value"),
+        ("report_to=[a", "is not a YAML value; quote it"),
+        ("steps.x=1", "steps has no fields of its own"),
+    ):
+        with pytest.raises(RecurTraceError, match=message):
+            TrainRecipe.read_with(file, [change])

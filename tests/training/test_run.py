@@ -90,6 +90,49 @@ def test_kill_9_and_the_same_command_again(recipe, tmp_path):
     assert same(whole, made.out / "model")
 
 
+def test_killed_between_the_last_step_and_the_end(recipe, monkeypatch):
+    whole = train(recipe("whole"))
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run, "_budget", killed)
+        with pytest.raises(KeyboardInterrupt):
+            train(recipe("late"))
+    assert same(whole, train(recipe("late")))
+    steps = json.loads((recipe("late").out / "history.json").read_text())["global_step"]
+    assert steps == 6
+
+
+def test_a_checkpoint_is_resumed_as_it_was_launched(recipe, monkeypatch):
+    with monkeypatch.context() as patch:
+        interrupt_at(patch, 5)
+        with pytest.raises(KeyboardInterrupt):
+            train(recipe())
+    clock = recipe().out / "checkpoint-4" / "clock.json"
+    clock.write_text(clock.read_text().replace("NO with 1", "DEEPSPEED with 8"))
+    with pytest.raises(RecurTraceError, match="was written by DEEPSPEED with 8 processes, and this is NO with 1"):
+        train(recipe())
+
+
+def test_epochs_count_what_their_last_step_had(recipe):
+    made = recipe(steps=None, epochs=2)
+    train(made)
+    budget = json.loads((made.out / "budget.json").read_text())
+    rows = len(open_packed(made.out / "packed" / "train.arrow"))
+    assert budget["tokens"] == 2 * (rows // 4) * 4 * 64
+    assert budget["steps"] == 2 * -(-(rows // 4) // 2)
+
+
+def test_recipes_are_checked_before_anything_is_written(recipe, tmp_path):
+    with pytest.raises(RecurTraceError, match="unknown field 'loop_memroy_window'"):
+        train(recipe(loop={"loop_start": 2, "loop_memroy_window": 3}))
+    with pytest.raises(RecurTraceError, match="no model found at 'nowhere/nothing'"):
+        train(recipe(model="nowhere/nothing"))
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_finished_run_is_left_alone_and_another_recipe_refused(recipe, monkeypatch):
     folder = train(recipe())
     before = weights(folder)
@@ -197,8 +240,9 @@ def test_budget(recipe):
 
 
 def test_the_clock_goes_on(tmp_path):
-    Clock(seconds=100.0).write(tmp_path)
+    Clock(seconds=100.0).write(tmp_path, "NO")
     assert Clock.read(tmp_path).seconds >= 100.0
+    assert Clock.read(tmp_path).launched == "NO"
     assert Clock.read(None).seconds < 100.0
 
 
@@ -239,3 +283,11 @@ def test_pretraining(tmp_path):
     text = "Map: AA>BB\nEnd:"
     assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
     assert model.config.vocab_size >= len(tokenizer)
+    for changed, message in (
+        ({"architecture": {"hiden_size": 3}}, "architecture.hiden_size is not a field of Qwen3Config"),
+        ({"architecture": {"vocab_size": 3}}, "architecture.vocab_size is not a field of Qwen3Config that can be set"),
+        ({"first_steps": 5}, "first_steps 5 is above last_steps 4"),
+        ({"variety": 0.8}, "together they are above 1"),
+    ):
+        with pytest.raises(RecurTraceError, match=message):
+            PretrainRecipe.check(fields | changed, "recipe")
