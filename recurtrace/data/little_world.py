@@ -1,8 +1,7 @@
 """The world of the embedded base: the synthetic tasks in small sizes, some plain variety, and a tokenizer for it.
 
-One token for a symbol or an operation, the same wherever it stands, so that sequences are short and a small model can
-learn on a CPU.
-Any other text still has tokens: those of its bytes.
+One token for a pointer, a rule or an operation, so that sequences are short and a step is one lookup: what a small model
+can learn on a CPU. Any other text still has tokens: those of its bytes.
 """
 
 import random
@@ -20,7 +19,15 @@ WORKED_STEPS = range(4, 9)  # written out, more steps are only more practice in 
 
 ANIMALS = ("fox", "bird", "fish", "cat", "dog", "bear", "frog", "goat", "hare", "mole")
 QUALITIES = ("red", "small", "old", "kind", "loud", "fast", "shy", "wise", "wet", "calm")
-PIECES = r"\n?[A-Z][a-z]+:| ?[a-z]+| ?[A-Z]{2}| [+\-*]\d| ?\d+|\s|."
+PIECES = "|".join(
+    (
+        r"\n?[A-Z][a-z]+:",  # a heading
+        r" [A-Z]{2}>[A-Z]{2}",  # a pointer
+        r" swap [A-Z]{2} [A-Z]{2}| inc [A-Z]{2}| [A-Z]{2}=[A-Z]{2}| (?:if )?[A-Z]{2}=\d",  # a rule, or its condition
+        r" [+\-*]\d",  # an operation
+        r" ?[A-Z]{2}| ?[a-z]+| ?\d+|\s|.",
+    )
+)
 
 
 def story(rng: random.Random, pool: list[str]) -> tuple[str, str]:
@@ -97,7 +104,9 @@ def build_tokenizer(sizes: Sizes = SMALL) -> PreTrainedTokenizerFast:
     to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     splitter = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(PIECES), "isolated"), to_bytes])
     codes = symbol_pool(sizes, "pretrain")
-    forms = [form.format(code) for code in codes for form in ("{}", " {}")]
+    pairs = [form.format(a, b) for a in codes for b in codes for form in (" {}>{}", " swap {} {}", " {}={}")]
+    values = [form.format(a, v) for a in codes for v in range(sizes.values) for form in (" {}={}", " if {}={}")]
+    forms = [form.format(code) for code in codes for form in ("{}", " {}", " inc {}")] + pairs + values
     numbers = [form.format(i) for i in range(100) for form in ("{}", " {}")]
     sample = [f"{example.prompt} {example.answer}" for example in texts(20_000, seed=0, sizes=sizes)]
     pieces = {piece for text in [*forms, *numbers, *sample] for piece, _ in splitter.pre_tokenize_str(text)}

@@ -93,7 +93,7 @@ def pointer_chasing(rng: random.Random, k: int, pool: list[str], sizes: Sizes) -
     path = [rng.choice(symbols)]
     for _ in range(k):
         path.append(follow[path[-1]])
-    pairs = ", ".join(f"{symbol} {target}" for symbol, target in follow.items())
+    pairs = " ".join(f"{symbol}>{target}" for symbol, target in follow.items())
     return Problem(f"Map: {pairs}\nStart: {path[0]}\nHops: {k}\nEnd:", path[:-1], path[1:])
 
 
@@ -101,14 +101,14 @@ def state_tracking(rng: random.Random, k: int, pool: list[str], sizes: Sizes) ->
     """Apply k rules to named registers; the answer is the final state."""
     names = rng.sample(pool, sizes.registers)
     state = {name: rng.randrange(sizes.values) for name in names}
-    before = " ".join(f"{name} {value}" for name, value in state.items())
+    before = " ".join(f"{name}={value}" for name, value in state.items())
     rules, states = [], []
     for _ in range(k):
         rule = rng.choice(("assign", "swap", "increment", "conditional", "copy"))
         a, b = rng.sample(names, 2)
         value, test = rng.randrange(sizes.values), rng.randrange(sizes.values)
         if rule == "assign":
-            rules.append(f"set {a} {value}")
+            rules.append(f"{a}={value}")
             state[a] = value
         elif rule == "swap":
             rules.append(f"swap {a} {b}")
@@ -117,11 +117,11 @@ def state_tracking(rng: random.Random, k: int, pool: list[str], sizes: Sizes) ->
             rules.append(f"inc {a}")
             state[a] = (state[a] + 1) % sizes.values
         elif rule == "conditional":
-            rules.append(f"set {a} {value} if {b} {test}")
+            rules.append(f"{a}={value} if {b}={test}")
             if state[b] == test:
                 state[a] = value
         else:
-            rules.append(f"copy {b} {a}")
+            rules.append(f"{a}={b}")
             state[a] = state[b]
         states.append(" ".join(str(state[name]) for name in names))
     return Problem(f"State: {before}\nRules: {'; '.join(rules)}\nEnd:", rules, states)
