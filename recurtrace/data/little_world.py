@@ -1,7 +1,7 @@
 """The world of the embedded base: the synthetic tasks in small sizes, some plain variety, and a tokenizer for it.
 
-One token for a pointer, a rule or an operation, so that sequences are short and a step is one lookup: what a small model
-can learn on a CPU. Any other text still has tokens: those of its bytes.
+One token for a pointer, a rule or an operation, so that sequences are short and a step is one lookup: what a small
+model can learn on a CPU. Any other text still has tokens: those of its bytes.
 """
 
 import random
