@@ -71,7 +71,10 @@ def worked(task: str, index: int, seed: int, sizes: Sizes) -> Example:
     """A problem with the states on the way written out: how the base learns what a single step does."""
     k, problem = draw(task, "pretrain", index, seed, WORKED_STEPS, sizes)
     prompt = problem.prompt.replace("\nEnd:", "\nWork:")
-    lines = "; ".join(f"{step}: {state}" for step, state in zip(problem.steps, problem.states, strict=True))
+    if task == "p_hop":  # where a hop leads from is where the one before led to
+        lines = " ".join(problem.states)
+    else:
+        lines = "; ".join(f"{step}: {state}" for step, state in zip(problem.steps, problem.states, strict=True))
     return Example(f"worked/{task}/{seed}/{index}", f"worked_{task}", prompt, lines, bucket=f"k={k}")
 
 
