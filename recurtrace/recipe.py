@@ -1,7 +1,7 @@
 """Recipes: YAML files checked field by field, so that a typing error costs a sentence and not a run."""
 
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -32,6 +32,25 @@ class Recipe(BaseModel):
             return cls.model_validate(fields)
         except ValidationError as error:
             raise RecurTraceError(f"{name}: " + "; ".join(_sentence(problem) for problem in error.errors())) from error
+
+
+def with_changes(fields: dict[str, Any], changes: list[str]) -> dict[str, Any]:
+    """Fields with some of them changed, each as `field=value` or `part.field=value`."""
+    for change in changes:
+        name, sign, value = change.partition("=")
+        if not sign:
+            raise RecurTraceError(f"{change!r} changes no field; write it as field=value.")
+        place = fields
+        *parents, last = name.strip().split(".")
+        for parent in parents:
+            place = place.setdefault(parent, {})
+            if not isinstance(place, dict):
+                raise RecurTraceError(f"{change!r}: {parent} has no fields of its own.")
+        try:
+            place[last] = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise RecurTraceError(f"{change!r}: {value!r} is not a YAML value; quote it.") from error
+    return fields
 
 
 def _sentence(problem: object) -> str:

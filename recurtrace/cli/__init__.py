@@ -9,6 +9,7 @@ from recurtrace.cli.convert import convert
 from recurtrace.cli.data import app as data
 from recurtrace.cli.demo import demo
 from recurtrace.cli.generate import generate
+from recurtrace.cli.halting import calibrate, compare, distill, sweep
 from recurtrace.cli.info import info
 from recurtrace.cli.probe import probe
 from recurtrace.cli.train import pretrain, train
@@ -24,6 +25,10 @@ app = typer.Typer(
 app.command()(probe)
 app.command()(convert)
 app.command()(train)
+app.command()(sweep)
+app.command()(distill)
+app.command()(calibrate)
+app.command()(compare)
 app.command()(generate)
 app.command()(info)
 app.command()(demo)

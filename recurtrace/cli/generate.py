@@ -18,6 +18,7 @@ def generate(
     temperature: Annotated[float, typer.Option(min=0, help="0 is greedy.")] = 0.0,
     top_p: Annotated[float, typer.Option(min=0, max=1, help="Nucleus for sampling.")] = 1.0,
     seed: Annotated[int, typer.Option(help="Seed for sampling.")] = 0,
+    head: Annotated[str | None, typer.Option(help="Adaptive: the halting head's name, if not the model's own.")] = None,
     min_depth: Annotated[int | None, typer.Option(help="Adaptive: floor of the depth.")] = None,
     max_depth: Annotated[int | None, typer.Option(help="Adaptive: budget of the depth.")] = None,
     threshold: Annotated[float | None, typer.Option(help="Adaptive: stop below this probability to continue.")] = None,
@@ -36,28 +37,18 @@ def generate(
     import torch
     from transformers import TextStreamer
 
-    from recurtrace.model import RecurTraceCache, RecurTraceConfig, RecurTraceForCausalLM
-    from recurtrace.model.convert import locate_base, not_looped, read_config
+    from recurtrace.cli.loading import load_config, load_looped
+    from recurtrace.model import RecurTraceCache
     from recurtrace.model.depth import check_request
-    from recurtrace.model.tokenizer import load_tokenizer
 
-    config = read_config(model)
-    if not isinstance(config, RecurTraceConfig):
-        raise not_looped(model, config)
-    check_request(depth, {"min_depth": min_depth, "max_depth": max_depth, "threshold": threshold}, config, batch_size=1)
-    named = config.base_model_name_or_path
-    tokenizer = load_tokenizer(model, base or (locate_base(named, model) if named else None))
+    bounds = {"min_depth": min_depth, "max_depth": max_depth, "threshold": threshold}
+    check_request(depth, head, bounds, load_config(model), batch_size=1)  # refused before gigabytes are read
+    looped, tokenizer = load_looped(model, base, device, check_base=check_base, dtype=dtype)
     if chat:
         if not tokenizer.chat_template:
             raise RecurTraceError("this tokenizer has no chat template; leave out --chat.")
         messages = [{"role": "user", "content": text}]
         text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    try:
-        place = torch.device(device) if device != "auto" else torch.accelerator.current_accelerator()
-        torch.empty(0, device=place)
-    except (RuntimeError, AssertionError) as error:
-        raise RecurTraceError(f"the device {device!r} cannot be used here; try --device cpu.") from error
-    looped = RecurTraceForCausalLM.from_pretrained(model, base=base, check_base=check_base, dtype=dtype).to(place)
     inputs = tokenizer(text, return_tensors="pt", add_special_tokens=not chat).to(looped.device)
 
     torch.manual_seed(seed)
@@ -68,9 +59,8 @@ def generate(
         inputs.input_ids,
         attention_mask=inputs.attention_mask,
         loops=depth,
-        min_depth=min_depth,
-        max_depth=max_depth,
-        threshold=threshold,
+        head=head,
+        **bounds,
         max_new_tokens=max_new_tokens,
         past_key_values=cache,
         pad_token_id=tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id,
@@ -79,8 +69,9 @@ def generate(
     )
     seconds = time.perf_counter() - began
     new = ids.shape[1] - inputs.input_ids.shape[1]
-    adaptive = depth == "adaptive" or (depth is None and looped.config.default_loops == "adaptive")
-    chosen = f"depth {cache.depths[0]} ({'chosen by the halting head' if adaptive else 'fixed'})"  # type: ignore[index]
+    adaptive = head or "adaptive" in (depth, None if depth else looped.config.default_loops)
+    how = f"chosen by the halting head{f' {head}' if head else ''}" if adaptive else "fixed"
+    chosen = f"depth {cache.depths[0]} ({how})"  # type: ignore[index]
     typer.secho(f"{chosen} · {new} tokens · {new / seconds:.1f} tokens/s", dim=True, err=True)
 
 

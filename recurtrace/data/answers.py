@@ -103,6 +103,11 @@ def same_math(prediction: str, reference: str) -> bool:
     return value is not None and value == number(other)
 
 
+def first_line(text: str) -> str:
+    """What a model answered: it may go on after it."""
+    return text.strip().split("\n")[0].strip()
+
+
 SCORERS: dict[str, Callable[[str, str], bool]] = {
     "text": same_text,
     "number": same_number,

@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from recurtrace.data.answers import LETTERS, after_hashes, boxed, mathqa_options, plain_number
+from recurtrace.data.answers import LETTERS, SCORERS, after_hashes, boxed, mathqa_options, plain_number
+from recurtrace.data.example import Example
 
 SUITES = ("train_covered", "classic", "diagnostic", "training")
 
@@ -311,6 +312,17 @@ TASKS = {
              columns=("Body", "Question", "Answer", "Type"), scorer="number", folders={"test": "default/all1000"}),
     )
 }  # fmt: skip
+
+
+def is_right(example: Example, prediction: str) -> bool:
+    """Whether an answer counts, by the scorer of the example's task."""
+    scorer = TASKS[example.task].scorer if example.task in TASKS else "text"
+    return any(SCORERS[scorer](prediction, answer) for answer in (example.answer, *example.aliases))
+
+
+def longest_answer(example: Example) -> int:
+    """How many tokens a model may write before it is stopped."""
+    return TASKS[example.task].max_new_tokens if example.task in TASKS else Task.max_new_tokens
 
 
 def suite(name: str) -> list[Task]:

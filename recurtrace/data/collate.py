@@ -153,6 +153,24 @@ def collate_packed(
     return {name: values.view(1, -1) for name, values in batch.items()} if one_row else batch
 
 
+def collate_aligned(encoded: Sequence[Encoded], pad_id: int) -> tuple[dict[str, Tensor], int]:
+    """One example in a row, all prompts ending in the same column: padding goes before them and after the answers.
+
+    Gives the batch and the number of prompt columns, so that a cache cut there holds the prompts alone.
+    """
+    before = max(item.prompt_length for item in encoded)
+    after = max(len(item.input_ids) - item.prompt_length for item in encoded)
+    columns: dict[str, list[list[int]]] = {"input_ids": [], "attention_mask": [], "labels": []}
+    for item in encoded:
+        left = before - item.prompt_length
+        right = after - (len(item.input_ids) - item.prompt_length)
+        columns["input_ids"].append([pad_id] * left + item.input_ids + [pad_id] * right)
+        columns["attention_mask"].append([0] * left + [1] * len(item.input_ids) + [0] * right)
+        columns["labels"].append([IGNORED] * left + item.labels + [IGNORED] * right)
+    batch = {name: torch.tensor(values) for name, values in columns.items()}
+    return _with_positions(batch), before
+
+
 def collate_padded(encoded: Sequence[Encoded], pad_id: int, side: str = "right") -> dict[str, Any]:
     """One example in a row, with `prompt_mask` for the halting head; `side` is where the padding goes."""
     longest = max(len(item.input_ids) for item in encoded)
@@ -167,8 +185,9 @@ def collate_padded(encoded: Sequence[Encoded], pad_id: int, side: str = "right")
         "prompt_mask": [padded([int(label == IGNORED) for label in item.labels], 0) for item in encoded],
         "labels": [padded(item.labels, IGNORED) for item in encoded],
     }
-    batch = {name: torch.tensor(values) for name, values in columns.items()}
-    batch["position_ids"] = (batch["attention_mask"].cumsum(-1) - 1).clamp(
-        min=0
-    )  # the first token's is 0 on either side
-    return batch
+    return _with_positions({name: torch.tensor(values) for name, values in columns.items()})
+
+
+def _with_positions(batch: dict[str, Tensor]) -> dict[str, Tensor]:
+    """A sequence's first token is at 0, wherever padding goes."""
+    return {**batch, "position_ids": (batch["attention_mask"].cumsum(-1) - 1).clamp(min=0)}

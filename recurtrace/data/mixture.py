@@ -153,18 +153,29 @@ def read_examples(
     return [Example(**{**row, "choices": tuple(row["choices"]), "aliases": tuple(row["aliases"])}) for row in rows]
 
 
-def gather(data: str, data_dir: Path | None, count: int, seed: int = 0) -> list[Example]:
-    """Examples that are not a test's: of a mixture's folder what was held out, of tasks (`a,b`) their training split.
+def gather(
+    data: str, data_dir: Path | None, count: int | None = None, seed: int = 0, split: str = "heldout"
+) -> list[Example]:
+    """Examples of a mixture's folder, or of tasks (`a,b`), by what they may be used for.
 
-    `count` is how many the caller will use of each; a generated or streamed task gives no more.
+    heldout: kept from training; of tasks without a mixture, their training split. test: the test of each task, at a
+    mixture's own sizes. `count` is how many the caller will use; a generated or streamed task gives no more of these.
     """
+    sizes = PAPER
     if (Path(data) / MANIFEST).is_file():
-        return read_examples(Path(data), "heldout")
-    tasks = [find_task(name.strip()) for name in data.split(",")]
+        if split in ("train", "heldout"):
+            return read_examples(Path(data), split)  # type: ignore[arg-type]
+        manifest = _read_manifest(Path(data))
+        tasks = [find_task(name) for name in manifest["sources"]]
+        sizes = MixtureRecipe.check(manifest["recipe"], data).sizes
+    else:
+        tasks = [find_task(name.strip()) for name in data.split(",")]
+    role = "test" if split == "test" else "train"
+    limits = {task.name: count if task.endless and role == "train" else None for task in tasks}
     return [
         example
         for task in tasks
-        for example in load(task.name, "train", data_dir, count if task.endless else None, seed).examples
+        for example in load(task.name, role, data_dir, limits[task.name], seed, sizes).examples
     ]
 
 

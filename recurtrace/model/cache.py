@@ -10,6 +10,7 @@ Slots grow by a few tokens at a time: a step then writes its token where a `Dyna
 of every slot, which a looped model has more of.
 """
 
+import copy
 from typing import Any
 
 import torch
@@ -50,6 +51,12 @@ class GrowingLayer(DynamicLayer):
         buffer[..., held.shape[-2] : length, :] = new
         return buffer[..., :length, :]
 
+    def fork(self) -> "GrowingLayer":
+        """The same keys and values; what either is given from now on, the other does not see."""
+        fork = copy.copy(self)
+        fork._buffers = {}
+        return fork
+
     @staticmethod
     def _is_front(held: Tensor, buffer: Tensor) -> bool:
         """`held` lies in `buffer` still (cropping leaves it there, reordering does not), and it may be written to."""
@@ -84,6 +91,14 @@ class RecurTraceCache(DynamicCache):
             if self._records_past:
                 super().activate_past_recording()
         return LoopSlots(self, shift)
+
+    def fork(self, depth: int) -> "RecurTraceCache":
+        """What a run of `depth` loops has in common with this deeper one: all but the decoder's keys and values."""
+        fork = copy.copy(self)
+        kept = self.layers[: self._base_slots + (depth - 1) * len(self._block)]
+        fork.layers = [layer.fork() if isinstance(layer, GrowingLayer) else copy.copy(layer) for layer in kept]
+        fork.depths = [depth] * (self.layers[0].keys.shape[0])
+        return fork
 
     def _fresh_slots(self) -> list[CacheLayerMixin]:
         """One for each layer of the base, of the kind the base has there (sliding windows are bounded already)."""

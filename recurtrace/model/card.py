@@ -3,28 +3,22 @@
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
-from recurtrace.model.parameters import count_parameters
+from recurtrace.model.parameters import ParameterCount
 
 if TYPE_CHECKING:
-    from recurtrace.model.modeling_recurtrace import RecurTraceForCausalLM
+    from recurtrace.model.configuration_recurtrace import HeadSettings, RecurTraceConfig
 
 
-def model_card(model: "RecurTraceForCausalLM", merged: bool) -> str:
-    config = model.config
+def model_card(config: "RecurTraceConfig", count: ParameterCount, merged: bool) -> str:
     base = config.get_text_config()
-    count = count_parameters(model)
     block = f"layers {config.block.start}–{config.block.stop - 1} of {base.num_hidden_layers}"
     memory = (
         f"window {config.loop_memory_window}, {config.loop_attn_num_heads} heads of {config.loop_attn_head_dim}"
         if config.loop_memory
         else "off (plain looping)"
     )
-    head = (
-        f"{config.loop_halting_objective}, threshold {config.loop_halting_threshold}, depth "
-        f"{config.loop_halting_min_depth}–{config.loop_halting_max_depth}, pooling {config.loop_halting_pooling}"
-        if config.loop_halting_trained
-        else "not trained yet"
-    )
+    heads = {"Halting head": config.head_settings() if config.loop_halting_trained else None}
+    heads |= {f"Head `{head}`": config.head_settings(head) for head in config.loop_halting_heads or {}}
     name = config.base_model_name_or_path
     facts = {
         "Base": f"`{name}`" if name else "not named",
@@ -32,7 +26,7 @@ def model_card(model: "RecurTraceForCausalLM", merged: bool) -> str:
         "Base family": base.model_type,
         "Looped block": block,
         "Loop memory": memory,
-        "Halting head": head,
+        **{title: _settings(head) for title, head in heads.items()},
         "Default depth": config.default_loops,
         "Added parameters": f"{count.added:,} ({count.share:.2%} of the base's {count.base:,})",
         "This folder": "everything (merged)"
@@ -62,3 +56,10 @@ model = RecurTraceForCausalLM.from_pretrained(folder)
 model.generate(input_ids, loops={config.default_loops!r}, max_new_tokens=32)
 ```
 """
+
+
+def _settings(head: "HeadSettings | None") -> str:
+    if head is None:
+        return "not trained yet"
+    depths = f"depth {head.min_depth}–{head.max_depth}"
+    return f"{head.objective}, threshold {head.threshold}, {depths}, pooling {head.pooling}"

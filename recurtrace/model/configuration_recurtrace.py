@@ -6,8 +6,9 @@ the command line makes its help from it.
 
 import difflib
 import math
+import re
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from transformers import AutoConfig, GenerationConfig, PreTrainedConfig
@@ -15,6 +16,9 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from recurtrace.errors import RecurTraceError
 from recurtrace.model.families import check_family
+
+POOLINGS = ("prompt_mean", "prompt_last")
+OBJECTIVES = ("oracle", "act", "pondernet", "loopus", "tah")
 
 # What transformers itself may hand to any config beyond the declared fields.
 _KNOWN_TO_TRANSFORMERS = {
@@ -31,6 +35,32 @@ _KNOWN_TO_TRANSFORMERS = {
     "torch_dtype",
     "transformers_weights",
 }
+
+
+@dataclass(frozen=True)
+class HeadSettings:
+    """How a halting head is used; the fields `loop_halting_*` of the config hold those of the model's own head."""
+
+    objective: str = "oracle"
+    """What the head was trained on."""
+    pooling: str = "prompt_mean"
+    """What it reads."""
+    threshold: float = 0.5
+    """Stop once the probability of continuing is below tau."""
+    min_depth: int = 2
+    """Floor T_min."""
+    max_depth: int = 16
+    """Budget T_max."""
+
+    def check(self, name: str) -> None:
+        for field in ("min_depth", "max_depth"):
+            _check_least(f"{field} of {name}", getattr(self, field), 1)
+        for field, choices in (("pooling", POOLINGS), ("objective", OBJECTIVES)):
+            _check_choice(f"{field} of {name}", getattr(self, field), choices)
+        if type(self.threshold) not in (int, float) or not 0 <= self.threshold <= 1:
+            raise RecurTraceError(f"threshold of {name} is a probability between 0 and 1, got {self.threshold!r}.")
+        if self.min_depth > self.max_depth:
+            raise RecurTraceError(f"min_depth of {name} ({self.min_depth}) is above its max_depth ({self.max_depth}).")
 
 
 class RecurTraceConfig(PreTrainedConfig):
@@ -100,6 +130,8 @@ class RecurTraceConfig(PreTrainedConfig):
     """Budget T_max of the adaptive depth."""
     loop_halting_objective: str = "oracle"
     """What the head was trained on."""
+    loop_halting_heads: dict[str, dict[str, Any]] | None = None
+    """Further heads by name, one for a task: their objective, pooling, threshold, min_depth and max_depth."""
     loop_halting_aux_margin: float = 0.01
     """Margin delta by which a deeper loop must lower the loss (Eq. 6)."""
     loop_halting_aux_depths: Sequence[int] = (1, 2, 4, 6)
@@ -143,12 +175,46 @@ class RecurTraceConfig(PreTrainedConfig):
     def default_loops(self) -> int | str:
         return "adaptive" if self.loop_halting_trained else self.loop_num_loops
 
+    def head_settings(self, name: str | None = None) -> HeadSettings:
+        """Settings of the model's own head, or of a named one."""
+        heads = self.loop_halting_heads or {}
+        if name is None:
+            if not self.loop_halting_trained:
+                others = f" Its heads are {', '.join(heads)}; name one with head=." if heads else ""
+                raise RecurTraceError(
+                    'loops="adaptive" needs a trained halting head, and this model has none of its own; '
+                    f"distill one, or pass a fixed depth such as loops=2.{others}"
+                )
+            own = {field.name: getattr(self, f"loop_halting_{field.name}") for field in fields(HeadSettings)}
+            return HeadSettings(**own)
+        if name not in heads:
+            raise RecurTraceError(f"this model has no head {name!r}; it has {', '.join(heads) or 'no named ones'}.")
+        return HeadSettings(**heads[name])
+
+    def set_head(self, name: str | None, settings: HeadSettings) -> None:
+        """Note that a head has been trained, and how it is to be used."""
+        if name is None:
+            values = {f"loop_halting_{field}": value for field, value in asdict(settings).items()}
+            self.override({**values, "loop_halting_trained": True})
+        else:
+            self.override({"loop_halting_heads": {**(self.loop_halting_heads or {}), name: asdict(settings)}})
+
+    def _check_heads(self) -> None:
+        if not isinstance(self.loop_halting_heads, dict | None):
+            raise RecurTraceError(f"loop_halting_heads must name settings by head, got {self.loop_halting_heads!r}.")
+        for name, settings in (self.loop_halting_heads or {}).items():
+            if not re.fullmatch(r"[A-Za-z0-9_-]+", name):
+                raise RecurTraceError(f"a head's name is of letters, digits, - and _, got {name!r}.")
+            known = [field.name for field in fields(HeadSettings)]
+            if not isinstance(settings, dict) or (unknown := [field for field in settings if field not in known]):
+                what = f"unknown field {unknown[0]!r}" if isinstance(settings, dict) else f"{settings!r}"
+                raise RecurTraceError(f"{what} in the settings of head {name}; they are {', '.join(known)}.")
+            HeadSettings(**settings).check(f"head {name}")
+
     def check(self) -> None:
         """Refuse settings no model can have."""
         for name, least in _AT_LEAST.items():
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise RecurTraceError(f"{name} must be a whole number of at least {least}, got {value!r}.")
+            _check_least(name, getattr(self, name), least)
         for name in _FINITE:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
@@ -157,8 +223,8 @@ class RecurTraceConfig(PreTrainedConfig):
             if not isinstance(getattr(self, name), bool):
                 raise RecurTraceError(f"{name} must be true or false, got {getattr(self, name)!r}.")
         for name, choices in _CHOICES.items():
-            if getattr(self, name) not in choices:
-                raise RecurTraceError(f"{name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}.")
+            _check_choice(name, getattr(self, name), choices)
+        self._check_heads()
         depths = self.loop_halting_aux_depths
         if not isinstance(depths, list | tuple) or not all(type(depth) is int and depth >= 1 for depth in depths):
             raise RecurTraceError(f"loop_halting_aux_depths must be a list of depths of at least 1, got {depths!r}.")
@@ -199,6 +265,16 @@ class RecurTraceConfig(PreTrainedConfig):
             raise RecurTraceError(f"unknown field {name!r} in the RecurTrace config{hint}")
 
 
+def _check_least(name: str, value: object, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise RecurTraceError(f"{name} must be a whole number of at least {least}, got {value!r}.")
+
+
+def _check_choice(name: str, value: object, choices: Sequence[str]) -> None:
+    if value not in choices:
+        raise RecurTraceError(f"{name} must be one of {', '.join(choices)}, got {value!r}.")
+
+
 _AT_LEAST = {
     "loop_num_layers": 1,
     "loop_num_loops": 1,
@@ -219,8 +295,8 @@ _SWITCHES = (
 )
 _CHOICES = {
     "loop_sample_dist": ("lognormal_poisson",),
-    "loop_halting_pooling": ("prompt_mean", "prompt_last"),
-    "loop_halting_objective": ("oracle", "act", "pondernet", "loopus", "tah"),
+    "loop_halting_pooling": POOLINGS,
+    "loop_halting_objective": OBJECTIVES,
 }
 _FINITE = (
     "loop_gate_init",

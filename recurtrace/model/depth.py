@@ -3,18 +3,17 @@
 Shapes: b rows · s positions · d hidden size.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from numbers import Integral
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from recurtrace.errors import RecurTraceError
-from recurtrace.model.configuration_recurtrace import RecurTraceConfig
+from recurtrace.model.configuration_recurtrace import HeadSettings, RecurTraceConfig
 from recurtrace.model.halting import HaltingHead, pool_prompt
-
-Loops = int | str | Sequence[int] | Tensor | None
 
 
 class DepthRule(Protocol):
@@ -27,6 +26,27 @@ class DepthRule(Protocol):
         """
 
 
+@dataclass(frozen=True)
+class Prompt:
+    """What a policy may look at when it decides the depths of a batch."""
+
+    mask: Tensor
+    """[b, s] the prompt's positions."""
+    decode: Callable[[Tensor, list[int] | None], Tensor]
+    """Block output of the active rows → logits [b, vocabulary] of the token that follows the prompt."""
+
+
+@runtime_checkable
+class Policy(Protocol):
+    """Another way to choose depths than a head of the model: `model(…, loops=policy)`, `generate(…, loops=policy)`."""
+
+    def rule(self, prompt: Prompt) -> DepthRule:
+        """The rule for one batch."""
+
+
+Loops = int | str | Sequence[int] | Tensor | Policy | None
+
+
 class FixedDepth:
     """Every sequence runs the same number of loops."""
 
@@ -35,6 +55,18 @@ class FixedDepth:
 
     def continues(self, t: int, h: Tensor, rows: list[int] | None) -> bool | list[bool]:
         return t < self.loops
+
+
+class VisitedDepths(FixedDepth):
+    """Every sequence runs the same number of loops, and someone looks at the state after each."""
+
+    def __init__(self, loops: int, visit: Callable[[int, Tensor], None]):
+        super().__init__(loops)
+        self.visit = visit
+
+    def continues(self, t: int, h: Tensor, rows: list[int] | None) -> bool | list[bool]:
+        self.visit(t, h)
+        return super().continues(t, h, rows)
 
 
 class DepthPerRow:
@@ -79,30 +111,31 @@ def depth_rule(depths: list[int]) -> FixedDepth | DepthPerRow:
     return FixedDepth(depths[0]) if len(set(depths)) == 1 else DepthPerRow(depths)
 
 
+Depths = int | str | list[int] | Policy
+
+
 def check_request(
-    loops: Loops, bounds: dict[str, Any], config: RecurTraceConfig, batch_size: int
-) -> tuple[int | str | list[int], dict[str, Any]]:
-    """Depth and bounds as asked for, with the config's values filled in; the bounds belong to "adaptive"."""
-    asked = check_loops(loops, config, batch_size)
+    loops: Loops, head: str | None, bounds: dict[str, Any], config: RecurTraceConfig, batch_size: int
+) -> tuple[Depths, dict[str, Any]]:
+    """Depth and bounds as asked for, with the config's values filled in; head and bounds belong to "adaptive"."""
+    asked = check_loops(loops, config, batch_size, head)
     if asked == "adaptive":
-        return asked, adaptive_bounds(config, bounds)
-    if any(bound is not None for bound in bounds.values()):
-        raise RecurTraceError('min_depth, max_depth and threshold belong to loops="adaptive".')
+        return asked, adaptive_bounds(config.head_settings(head), bounds)
+    if head is not None or any(bound is not None for bound in bounds.values()):
+        raise RecurTraceError('head, min_depth, max_depth and threshold belong to loops="adaptive".')
     return asked, {}
 
 
-def check_loops(loops: Loops, config: RecurTraceConfig, batch_size: int) -> int | str | list[int]:
-    """The depth asked for, with the default filled in: a number, a number for each row, or "adaptive"."""
+def check_loops(loops: Loops, config: RecurTraceConfig, batch_size: int, head: str | None = None) -> Depths:
+    """The depth asked for, with the default filled in: a number, a number for each row, "adaptive", or a policy."""
     if loops is None:
-        loops = config.default_loops
+        loops = config.default_loops if head is None else "adaptive"
     if isinstance(loops, str):
         if loops != "adaptive":
             raise RecurTraceError(f'loops must be a whole number or "adaptive", got {loops!r}.')
-        if not config.loop_halting_trained:
-            raise RecurTraceError(
-                'loops="adaptive" needs a trained halting head, and this model has none; '
-                "distill one, or pass a fixed depth such as loops=2."
-            )
+        config.head_settings(head)
+        return loops
+    if isinstance(loops, Policy):
         return loops
     per_row = loops.tolist() if isinstance(loops, Tensor) else loops
     if isinstance(per_row, Sequence):
@@ -120,19 +153,19 @@ def _check_depth(depth: object) -> int:
     return int(depth)
 
 
-def kept_depths(kept: list[int], loops: int | str | list[int], batch_size: int) -> list[int]:
+def kept_depths(kept: list[int], loops: Depths, batch_size: int) -> list[int]:
     """The depths a cache was begun with; asking for others with it is an error."""
     if len(kept) != batch_size:
         raise RecurTraceError(f"the cache holds {len(kept)} sequences, the input {batch_size}; start a new cache.")
     asked = [loops] * batch_size if isinstance(loops, int) else loops
-    if asked != "adaptive" and asked != kept:
+    if isinstance(asked, list) and asked != kept:
         raise RecurTraceError(f"the cache was begun at depths {kept}, so it cannot go on at {asked}; start a new one.")
     return kept
 
 
-def adaptive_bounds(config: RecurTraceConfig, given: dict[str, Any]) -> dict[str, Any]:
-    """T_min, T_max and τ: the call's where given, else the config's, whose floor gives way to a smaller budget."""
-    bounds = {name: getattr(config, f"loop_halting_{name}") if v is None else v for name, v in given.items()}
+def adaptive_bounds(head: HeadSettings, given: dict[str, Any]) -> dict[str, Any]:
+    """T_min, T_max and τ: the call's where given, else the head's, whose floor gives way to a smaller budget."""
+    bounds = {name: getattr(head, name) if value is None else value for name, value in given.items()}
     for name in ("min_depth", "max_depth"):
         if isinstance(bounds[name], bool) or not isinstance(bounds[name], int) or bounds[name] < 1:
             raise RecurTraceError(f"{name} must be a whole number of at least 1, got {bounds[name]!r}.")

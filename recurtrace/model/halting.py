@@ -28,12 +28,17 @@ class HaltingHead(nn.Linear):
 def pool_prompt(h: Tensor, prompt_mask: Tensor, pooling: str) -> Tensor:
     """z_t: the raw block output [b, s, d] over the prompt's positions, as [b, d] in float32."""
     if pooling == "prompt_last":
-        positions = torch.arange(h.shape[1], device=h.device)
-        last = torch.where(prompt_mask, positions, -1).amax(dim=1)
-        return h[torch.arange(len(h), device=h.device), last].float()
+        return at_last_position(h, prompt_mask).float()
     # `where`, not a product: a padded position may hold anything, NaN included.
     prompt = torch.where(prompt_mask[..., None], h, 0)
     return prompt.sum(dim=1, dtype=torch.float32) / prompt_mask.sum(dim=1, keepdim=True)
+
+
+def at_last_position(h: Tensor, prompt_mask: Tensor) -> Tensor:
+    """[b, d] the state that predicts what follows the prompt."""
+    positions = torch.arange(h.shape[1], device=h.device)
+    last = torch.where(prompt_mask, positions, -1).amax(dim=1)
+    return h[torch.arange(len(h), device=h.device), last]
 
 
 def prompt_positions(

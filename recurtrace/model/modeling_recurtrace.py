@@ -6,7 +6,9 @@ Shapes: b rows · s positions · d hidden size · k looped layers.
 sequence that has halted leaves the batch: later loops compute, and cache, the others only.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -26,12 +28,15 @@ from recurtrace.model.depth import (
     FixedDepth,
     HeadHalting,
     Loops,
+    Policy,
+    Prompt,
+    VisitedDepths,
     check_loops,
     check_request,
     depth_rule,
     kept_depths,
 )
-from recurtrace.model.halting import HaltingHead, prompt_positions
+from recurtrace.model.halting import HaltingHead, at_last_position, prompt_positions
 from recurtrace.model.loop_memory import InputInjection, LoopMemoryAttention
 from recurtrace.model.pretrained import PretrainedMixin
 from recurtrace.model.rows import LayerInputs, LoopState, index_of
@@ -55,7 +60,13 @@ class LoopModules(nn.Module):
         memories = config.loop_num_layers if config.loop_memory else 0
         self.memory = nn.ModuleList(LoopMemoryAttention(config) for _ in range(memories))
         self.injection = InputInjection(config)
-        self.halting = HaltingHead(config.get_text_config().hidden_size)
+        hidden_size = config.get_text_config().hidden_size
+        self.halting = HaltingHead(hidden_size)
+        self.heads = nn.ModuleDict({name: HaltingHead(hidden_size) for name in config.loop_halting_heads or {}})
+
+    def head(self, name: str | None) -> HaltingHead:
+        """The model's own halting head, or a named one."""
+        return self.halting if name is None else self.heads[name]  # type: ignore[return-value]
 
     def reshape_scalars(self, *shape: int) -> None:
         """γ and α have no dimension, which sharded training (DeepSpeed, FSDP) refuses; files hold them without one."""
@@ -122,6 +133,7 @@ class RecurTraceForCausalLM(PretrainedMixin, PreTrainedModel, GenerationMixin):
         logits_to_keep: int | Tensor = 0,
         output_hidden_states: bool | None = None,
         loops: Loops = None,
+        head: str | None = None,
         min_depth: int | None = None,
         max_depth: int | None = None,
         threshold: float | None = None,
@@ -133,9 +145,10 @@ class RecurTraceForCausalLM(PretrainedMixin, PreTrainedModel, GenerationMixin):
         One loop is the frozen base alone, so its loss has a gradient of zero.
 
         Args:
-            loops: depth of every sequence, one depth for each, or "adaptive"; None is the model's default. With a
-                cache that holds tokens already, the depth chosen with its first tokens stands.
-            min_depth, max_depth, threshold: the adaptive rule's T_min, T_max and τ; None is the config's value.
+            loops: depth of every sequence, one depth for each, "adaptive", or a `Policy`; None is the model's default.
+                With a cache that holds tokens already, the depth chosen with its first tokens stands.
+            head: name of the halting head that decides an adaptive depth; None is the model's own.
+            min_depth, max_depth, threshold: the adaptive rule's T_min, T_max and τ; None is the head's value.
             prompt_mask: [b, ≤ s] the positions the halting head may read; by default all that are not padding, and
                 with `labels` only those before the first label, so that the head never sees the answer.
         """
@@ -150,16 +163,14 @@ class RecurTraceForCausalLM(PretrainedMixin, PreTrainedModel, GenerationMixin):
         inputs = self._layer_inputs(h, attention_mask, position_ids, past_key_values, kwargs)
         cache = self._cache(past_key_values, use_cache)
         bounds = {"min_depth": min_depth, "max_depth": max_depth, "threshold": threshold}
-        rule = self._depth_rule(loops, bounds, cache, h, inputs, attention_mask, prompt_mask, labels)
+        rule = self._depth_rule(loops, head, bounds, cache, h, inputs, attention_mask, prompt_mask, labels)
         if output_hidden_states is None:
             output_hidden_states = self.config.output_hidden_states
         trace = [h] if output_hidden_states else None
 
-        block = self.config.block
-        h = self._run_layers(range(block.start), h, inputs, cache, trace)  # encode
+        h = self._encode(h, inputs, cache, trace)
         h, depths = self._think(h, inputs, cache, rule, trace)
-        h = self._run_layers(range(block.stop, len(self.model.layers)), h, inputs, cache, trace)  # decode
-        h = self.model.norm(h)
+        h = self.model.norm(self._decode(h, inputs, cache, trace))
         if trace is not None:
             trace[-1] = h  # as in the base: the last state is the normed one
 
@@ -187,7 +198,12 @@ class RecurTraceForCausalLM(PretrainedMixin, PreTrainedModel, GenerationMixin):
         return sum((0.0 * parameter.float().sum() for parameter in trained), torch.zeros((), device=self.device))
 
     def _think(
-        self, e: Tensor, inputs: LayerInputs, cache: RecurTraceCache | None, rule: DepthRule, trace: list[Tensor] | None
+        self,
+        e: Tensor,
+        inputs: LayerInputs,
+        cache: RecurTraceCache | None,
+        rule: DepthRule,
+        trace: list[Tensor] | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Repeat the block until the rule has let every sequence go (Algorithm 1, lines 2–10)."""
         k = self.config.loop_num_layers
@@ -229,6 +245,39 @@ class RecurTraceForCausalLM(PretrainedMixin, PreTrainedModel, GenerationMixin):
         place = {row: i for i, row in enumerate(row for rows, _, _ in gone for row in rows)}
         back = index_of([place[row] for row in range(len(e))], e)
         return torch.cat([h for _, h, _ in gone]).index_select(0, back), index_of(ordered, e)
+
+    @torch.no_grad()
+    def unroll(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        position_ids: Tensor,
+        loops: int,
+        cache: RecurTraceCache,
+        visit: Callable[[int, Tensor, Callable[[RecurTraceCache], Tensor]], None],
+    ) -> None:
+        """Look at every depth in one pass: the encoder runs once, and each loop once.
+
+        After loop t comes `visit(t, h, decode)` with the block's output; `decode(cache)` runs the decoder on it and
+        gives the normed states, ready for `lm_head`, with its keys and values in a cache of the visitor's.
+        """
+        h = self.model.embed_tokens(input_ids)
+        inputs = self._layer_inputs(h, attention_mask, position_ids, None, {})
+
+        def after_loop(t: int, h: Tensor) -> None:
+            visit(t, h, lambda slots: self.model.norm(self._decode(h, inputs, slots)))
+
+        self._think(self._encode(h, inputs, cache), inputs, cache, VisitedDepths(loops, after_loop))
+
+    def _encode(
+        self, h: Tensor, inputs: LayerInputs, cache: RecurTraceCache | None, trace: list[Tensor] | None = None
+    ) -> Tensor:
+        return self._run_layers(range(self.config.block.start), h, inputs, cache, trace)
+
+    def _decode(
+        self, h: Tensor, inputs: LayerInputs, cache: RecurTraceCache | None, trace: list[Tensor] | None = None
+    ) -> Tensor:
+        return self._run_layers(range(self.config.block.stop, len(self.model.layers)), h, inputs, cache, trace)
 
     def _run_layers(
         self,
@@ -288,6 +337,7 @@ class RecurTraceForCausalLM(PretrainedMixin, PreTrainedModel, GenerationMixin):
     def _depth_rule(
         self,
         loops: Loops,
+        head: str | None,
         bounds: dict[str, Any],
         cache: RecurTraceCache | None,
         h: Tensor,
@@ -297,21 +347,26 @@ class RecurTraceForCausalLM(PretrainedMixin, PreTrainedModel, GenerationMixin):
         labels: Tensor | None,
     ) -> DepthRule:
         kept = cache.depths if cache is not None else None
-        loops, bounds = check_request(kept if loops is None else loops, bounds, self.config, len(h))
+        loops, bounds = check_request(kept if loops is None else loops, head, bounds, self.config, len(h))
         if kept is not None:
             return depth_rule(kept_depths(kept, loops, len(h)))
-        if not isinstance(loops, str):
+        if isinstance(loops, int | list):
             return depth_rule(loops if isinstance(loops, list) else [loops])
         _refuse_packed(inputs, attention_mask)
-        return HeadHalting(
-            self.loop.halting,
-            self.config.loop_halting_pooling,
-            prompt_positions(h, attention_mask, prompt_mask, labels),
-            **bounds,
-        )
+        mask = prompt_positions(h, attention_mask, prompt_mask, labels)
+        if isinstance(loops, Policy):
+            return loops.rule(Prompt(mask, partial(self._next_token_logits, inputs, mask)))
+        return HeadHalting(self.loop.head(head), self.config.head_settings(head).pooling, mask, **bounds)
+
+    def _next_token_logits(self, inputs: LayerInputs, mask: Tensor, h: Tensor, rows: list[int] | None) -> Tensor:
+        """[b, vocabulary] what would follow the prompt if the loop ended with `h`; nothing is cached."""
+        if rows is not None:
+            active = index_of(rows, h)
+            inputs, mask = inputs.keep(active), mask[active]
+        return self.lm_head(self.model.norm(at_last_position(self._decode(h, inputs, None), mask)))
 
     def generate(self, inputs: Tensor | None = None, *args: Any, **kwargs: Any) -> Any:
-        """The ordinary `generate`, with `loops`, `min_depth`, `max_depth` and `threshold` as in `forward`.
+        """The ordinary `generate`, with `loops`, `head`, `min_depth`, `max_depth` and `threshold` as in `forward`.
 
         Depth is decided once, from the prompt, and kept for every new token. The chosen depths are
         `generate(..., return_dict_in_generate=True).past_key_values.depths`.
@@ -332,17 +387,18 @@ class RecurTraceForCausalLM(PretrainedMixin, PreTrainedModel, GenerationMixin):
         cache = kwargs.get("past_key_values")
         if kwargs.get("loops") is None and isinstance(cache, RecurTraceCache) and cache.depths is not None:
             kwargs["loops"] = cache.depths
-        loops = check_loops(kwargs.get("loops"), self.config, len(prompt))
+        loops = check_loops(kwargs.get("loops"), self.config, len(prompt), kwargs.get("head"))
+        decided_here = isinstance(loops, str | Policy)
         if setting("cache_implementation") not in (None, "dynamic"):
             raise RecurTraceError(
                 f"cache_implementation={setting('cache_implementation')!r} has no slots for loops; leave it out."
             )
-        if loops == "adaptive" and setting("prefill_chunk_size") is not None:
+        if decided_here and setting("prefill_chunk_size") is not None:
             raise RecurTraceError(
                 "adaptive depth is decided from the whole prompt; leave out prefill_chunk_size or fix the depth."
             )
         kwargs["loops"] = torch.tensor(loops) if isinstance(loops, list) else loops  # tensors follow beams
-        if loops == "adaptive" and kwargs.get("prompt_mask") is None:
+        if decided_here and kwargs.get("prompt_mask") is None:
             mask = kwargs.get("attention_mask")
             kwargs["prompt_mask"] = mask if mask is not None else torch.ones(prompt.shape[:2], device=prompt.device)
         if cache is None and setting("use_cache") is not False:

@@ -39,6 +39,7 @@ from recurtrace.model.convert import (
     read_config,
 )
 from recurtrace.model.families import PRESET_NUM_LAYERS, check_family, choose_block
+from recurtrace.model.parameters import count_parameters
 
 _SCALAR = re.compile(r"loop\.(memory\.\d+\.scale|injection\.alpha)")
 # Options of transformers' from_pretrained that change nothing for an adapter.
@@ -212,7 +213,8 @@ class PretrainedMixin(PreTrainedModel):
         with writing_folder(folder, replaces="model*.safetensors*") as temporary:
             super().save_pretrained(temporary, is_main_process, tensors, **kwargs)
             if is_main_process:
-                (temporary / "README.md").write_text(model_card(self, merged=True), encoding="utf-8")
+                card = model_card(self.config, count_parameters(self), merged=True)
+                (temporary / "README.md").write_text(card, encoding="utf-8")
 
     def _save_adapter(self, folder: Path, state_dict: dict[str, Tensor] | None) -> None:
         if self.get_input_embeddings().weight.shape[0] != self._base_vocabulary:
@@ -229,7 +231,8 @@ class PretrainedMixin(PreTrainedModel):
             write_adapter(temporary, tensors)
             self.config.save_pretrained(temporary)
             self.generation_config.save_pretrained(temporary)
-            (temporary / "README.md").write_text(model_card(self, merged=False), encoding="utf-8")
+            card = model_card(self.config, count_parameters(self), merged=False)
+            (temporary / "README.md").write_text(card, encoding="utf-8")
 
     def push_to_hub(
         self,

@@ -4,13 +4,12 @@ import dataclasses
 from pathlib import Path
 from typing import Any, Literal, Self
 
-import yaml
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 from transformers import Qwen3Config
 
 from recurtrace.data.synthetic import Sizes
 from recurtrace.errors import RecurTraceError
-from recurtrace.recipe import Recipe
+from recurtrace.recipe import Recipe, with_changes
 
 Method = Literal["loop", "plain_loop", "full", "adapter"]
 
@@ -70,21 +69,7 @@ class Optimization(Recipe):
         if not changes:
             return cls.read(path)
         fields = cls.read(path).model_dump(mode="json", exclude_unset=True)
-        for change in changes:
-            name, sign, value = change.partition("=")
-            if not sign:
-                raise RecurTraceError(f"{change!r} changes no field; write it as field=value.")
-            place = fields
-            *parents, last = name.strip().split(".")
-            for parent in parents:
-                place = place.setdefault(parent, {})
-                if not isinstance(place, dict):
-                    raise RecurTraceError(f"{change!r}: {parent} has no fields of its own.")
-            try:
-                place[last] = yaml.safe_load(value)
-            except yaml.YAMLError as error:
-                raise RecurTraceError(f"{change!r}: {value!r} is not a YAML value; quote it.") from error
-        return cls.check(fields, str(path))
+        return cls.check(with_changes(fields, changes), str(path))
 
 
 class TrainRecipe(Optimization):

@@ -1,0 +1,105 @@
+"""Every way to choose a depth, on the same items: calibrated on one sweep, measured on another.
+
+Shapes: n examples · T depths.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+from torch import Tensor
+
+from recurtrace.errors import RecurTraceError
+from recurtrace.inference.calibrate import OperatingPoint, Selector, best_fixed, calibrate
+from recurtrace.inference.oracle import continue_labels, correctness_depths, target_depths
+from recurtrace.inference.policies import at_depths, signal_values, stop_depths
+from recurtrace.inference.sweep_files import Sweep
+from recurtrace.methods import METHODS, Method
+from recurtrace.model.configuration_recurtrace import HeadSettings
+
+Head = tuple[Tensor, Tensor, HeadSettings]
+
+
+@dataclass(frozen=True)
+class Result:
+    """A method on the test items."""
+
+    method: Method
+    depths: np.ndarray
+    """[n] the depth of every item."""
+    correct: np.ndarray
+    """[n] whether it was right there."""
+    nll: np.ndarray
+    """[n] its loss there."""
+    threshold: float | None
+    floor: int
+
+    @property
+    def accuracy(self) -> float:
+        return float(self.correct.mean())
+
+    @property
+    def mean_depth(self) -> float:
+        return float(self.depths.mean())
+
+
+def compare(heldout: Sweep, test: Sweep, heads: Mapping[str | None, Head], select: Selector = "nll") -> list[Result]:
+    """All methods whose head is there, with thresholds and floors from `heldout`; ceilings come last."""
+    _refuse_other_model(heldout, test)
+    results = []
+    for method in (*METHODS, *_further(heads)):
+        if method.signal == "fixed":
+            if method.floor is not None and method.floor <= len(test.depths):
+                results.append(_at(method, test, np.full(len(test), method.floor), None, method.floor))
+        elif method.signal != "head" or method.head in heads:
+            head = heads[method.head] if method.signal == "head" else None
+            point = operating_point(method, heldout, head, select)
+            values = signal_values(test, method.signal, head)
+            depths = stop_depths(values, method.signal, point.threshold, point.min_depth, point.max_depth)
+            results.append(_at(method, test, depths, point.threshold, point.min_depth))
+    return results + ceilings(test)
+
+
+def _further(heads: Mapping[str | None, Head]) -> list[Method]:
+    """Heads under names of their own: another strength of a penalty, another task."""
+    known = {method.head for method in METHODS if method.signal == "head"}
+    like = {method.objective: method for method in reversed(METHODS) if method.signal == "head"}
+    further = [(name, head[2].objective) for name, head in heads.items() if name is not None and name not in known]
+    return [
+        replace(like[objective], name=name, head=name, title=f"{like[objective].title}: {name}", ours=True)
+        for name, objective in further
+    ]
+
+
+def operating_point(method: Method, heldout: Sweep, head: Head | None, select: Selector = "nll") -> OperatingPoint:
+    """Threshold and floor of a method: its own where it has them, the rest from held-out data."""
+    budget = len(heldout.depths)
+    if method.threshold is not None:
+        floor = best_fixed(heldout["loss"]) if method.floor is None else method.floor
+        return OperatingPoint(method.threshold, floor, budget, np.nan, np.nan, np.nan)
+    values = signal_values(heldout, method.signal, head)
+    return calibrate(heldout, values, method.signal, select, method.floor, budget, folds=0).point
+
+
+def ceilings(test: Sweep, margin: float = 0.01) -> list[Result]:
+    """What no rule can pass: every item at the first depth that is right, or where its measured loss says stop."""
+    right = Method("ceiling-correct", "Correctness oracle", "oracle")
+    lowest = Method("ceiling-loss", "Loss oracle", "oracle")
+    return [
+        _at(right, test, correctness_depths(test["correct"]), None, 1),
+        _at(lowest, test, target_depths(continue_labels(test["loss"], margin)), None, 1),
+    ]
+
+
+def _at(method: Method, test: Sweep, depths: np.ndarray, threshold: float | None, floor: int) -> Result:
+    return Result(method, depths, at_depths(test["correct"], depths), at_depths(test["loss"], depths), threshold, floor)
+
+
+def _refuse_other_model(heldout: Sweep, test: Sweep) -> None:
+    for name in ("loop_fingerprint", "base_fingerprint", "depths"):
+        if heldout.manifest[name] != test.manifest[name]:
+            raise RecurTraceError(
+                f"the sweeps differ in their {name.replace('_', ' ')}; make both with one model at the same depths."
+            )
+    if heldout.manifest["split"] == "test":
+        raise RecurTraceError("the held-out sweep is of test items; thresholds are never fitted to them.")

@@ -1,0 +1,302 @@
+"""The depth sweep: every depth of every example, measured in one unroll.
+
+A batch is encoded once, looped to the deepest depth once, and decoded at every depth: in layer passes, encoder +
+T·block + T·decoder. Losses come of that pass alone. So do greedy answers where every token of the reference is the
+likeliest; the others are written out from a cache that already holds their prompt.
+
+Shapes: b rows · s positions · d hidden size · T depths.
+"""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from tqdm import tqdm
+from transformers import PreTrainedTokenizerBase
+
+from recurtrace.data.answers import first_line
+from recurtrace.data.benchmarks import is_right, longest_answer
+from recurtrace.data.collate import IGNORED, Encoded, Encoder, collate_aligned, padding_id
+from recurtrace.data.example import Example
+from recurtrace.errors import RecurTraceError
+from recurtrace.files import holds_something
+from recurtrace.inference.signals import decoded_signals
+from recurtrace.inference.sweep_files import MANIFEST, STATES, part_files, read_manifest, write_manifest, write_part
+from recurtrace.model import RecurTraceCache, RecurTraceForCausalLM
+from recurtrace.model.halting import pool_prompt
+from recurtrace.model.heads import loop_fingerprint
+
+DEPTHS = tuple(range(1, 17))
+HEAD_ROWS = 1024  # answer positions the LM head sees at once
+
+
+def sweep(
+    model: RecurTraceForCausalLM,
+    tokenizer: PreTrainedTokenizerBase,
+    examples: Sequence[Example],
+    out: Path,
+    split: str,
+    data: str = "",
+    depths: Sequence[int] = DEPTHS,
+    seeds: Sequence[int] | None = None,
+    batch_size: int = 16,
+    max_length: int = 1024,
+    part_size: int = 256,
+    states: bool = True,
+) -> None:
+    """Measure `examples` into the folder `out`; what is there already is not measured again.
+
+    `split` says what they may be used for: thresholds and heads are never fitted on "test". `seeds` gives each example
+    its evaluation seed. `states` keeps the pooled states, which heads are trained on.
+    """
+    depths = sorted(set(depths))
+    if not depths or depths[0] < 1:
+        raise RecurTraceError(f"depths must be whole numbers of at least 1, got {depths}.")
+    encoder = Encoder(tokenizer, max_length)
+    if len({example.id for example in examples}) < len(examples):
+        raise RecurTraceError("two examples have the same id, so their measurements could not be told apart.")
+    seed_of = dict(zip(examples, seeds if seeds is not None else [-1] * len(examples), strict=True))
+    encoded = encoder(examples)
+    if not encoded:
+        raise RecurTraceError(f"no example fits in {max_length} tokens; raise max_length (--max-length).")
+    parts = [encoded[i : i + part_size] for i in range(0, len(encoded), part_size)]
+    manifest = _begin(out, model, split, data, depths, encoded, encoder, len(parts), part_size, states)
+
+    bar = tqdm(total=len(encoded), desc=f"sweep to depth {depths[-1]}", unit="example")
+    for number, part in enumerate(parts):
+        if part_files(out, number)[0].is_file():
+            bar.update(len(part))
+            continue
+        by_length = sorted(range(len(part)), key=lambda i: len(part[i].input_ids))
+        rows: list[Any] = [None] * len(part)
+        for start in range(0, len(part), batch_size):
+            chosen = by_length[start : start + batch_size]
+            for i, row in zip(
+                chosen, measure(model, tokenizer, [part[i] for i in chosen], depths, states), strict=True
+            ):
+                rows[i] = row
+            bar.update(len(chosen))
+        items = [_item(item, row["answers"], seed_of[_example(item)]) for item, row in zip(part, rows, strict=True)]
+        names = [name for name in rows[0] if name != "answers"]
+        write_part(out, number, items, {name: np.stack([row[name] for row in rows]) for name in names})
+    bar.close()
+    write_manifest(out, {**manifest, "complete": True})
+
+
+def measure(
+    model: RecurTraceForCausalLM,
+    tokenizer: PreTrainedTokenizerBase,
+    encoded: Sequence[Encoded],
+    depths: Sequence[int],
+    states: bool = True,
+) -> list[dict[str, Any]]:
+    """One batch, at every depth: for each example its measurements [T], pooled states [T, d] and greedy answers."""
+    batch, prompt_columns = collate_aligned(encoded, padding_id(tokenizer))
+    batch = {name: values.to(model.device) for name, values in batch.items()}
+    measurement = _Measurement(model, tokenizer, encoded, batch, prompt_columns, depths, states)
+    inputs = {name: batch[name] for name in ("input_ids", "attention_mask", "position_ids")}
+    with torch.inference_mode():
+        model.unroll(**inputs, loops=depths[-1], cache=measurement.cache, visit=measurement.visit)
+    return measurement.rows()
+
+
+class _Measurement:
+    """What is measured on one batch while it is unrolled."""
+
+    def __init__(
+        self,
+        model: RecurTraceForCausalLM,
+        tokenizer: PreTrainedTokenizerBase,
+        encoded: Sequence[Encoded],
+        batch: dict[str, Tensor],
+        prompt_columns: int,
+        depths: Sequence[int],
+        states: bool,
+    ):
+        self.model, self.encoded, self.prompt_columns = model, encoded, prompt_columns
+        self.depths, self.states = depths, states
+        self.ends = EndOfAnswer(tokenizer)
+        self.cache = RecurTraceCache(model.config)
+        self.targets = batch["labels"].roll(-1, dims=1)  # what each position has to predict
+        self.targets[:, -1] = IGNORED
+        self.prompt = batch["attention_mask"].bool()
+        self.prompt[:, prompt_columns:] = False
+        self.log_probs: Tensor | None = None  # of the next token, at the depth before
+        self.found: dict[str, list[Tensor]] = {}
+        self.answers: list[list[str]] = []
+
+    def visit(self, t: int, h: Tensor, decode: Callable[[RecurTraceCache], Tensor]) -> None:
+        if t not in self.depths:
+            return
+        slots = self.cache.fork(t)
+        final = decode(slots)
+        next_token = self.model.lm_head(final[:, self.prompt_columns - 1])
+        likeliest, means = _answer_tokens(self.model, final, self.targets, self.encoded)
+        signals, self.log_probs = decoded_signals(next_token, self.log_probs)
+        poolings = STATES.items() if self.states else ()
+        pooled = {name: pool_prompt(h, self.prompt, pooling) for pooling, name in poolings}
+        for name, values in {**means, **signals, **pooled}.items():
+            self.found.setdefault(name, []).append(values)
+        self.answers.append(self._greedy(slots, next_token.argmax(-1), likeliest))
+
+    def _greedy(self, slots: RecurTraceCache, first: Tensor, likeliest: list[list[int]]) -> list[str]:
+        """The greedy answers at one depth; only those that are not the reference must be written out."""
+        written = [item.input_ids[item.prompt_length :] for item in self.encoded]
+        differ = [i for i, reference in enumerate(written) if likeliest[i] != reference]
+        if differ:
+            slots.crop(self.prompt_columns - self.prompt.shape[1])
+            slots.batch_select_indices(torch.tensor(differ, device=first.device))
+            longest = max(longest_answer(_example(self.encoded[i])) for i in differ)
+            mask = self.prompt[differ, : self.prompt_columns]
+            for i, tokens in zip(
+                differ, _write_on(self.model, slots, first[differ], mask, longest, self.ends), strict=True
+            ):
+                written[i] = tokens
+        return [first_line(self.ends.text(tokens)) for tokens in written]
+
+    def rows(self) -> list[dict[str, Any]]:
+        arrays = {name: torch.stack(values, dim=1).float().cpu().numpy() for name, values in self.found.items()}
+        rows = []
+        for i, item in enumerate(self.encoded):
+            answers = [at_depth[i] for at_depth in self.answers]
+            correct = np.array([is_right(_example(item), answer) for answer in answers])
+            rows.append({"answers": answers, "correct": correct, **{name: array[i] for name, array in arrays.items()}})
+        return rows
+
+
+class EndOfAnswer:
+    """Which tokens end an answer: the end of the text, and a new line."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase):
+        self.tokenizer = tokenizer
+        self._known: dict[int, bool] = {}
+
+    def __call__(self, token: int) -> bool:
+        if token not in self._known:
+            self._known[token] = token == self.tokenizer.eos_token_id or "\n" in self.tokenizer.decode([token])
+        return self._known[token]
+
+    def text(self, tokens: Sequence[int]) -> str:
+        return self.tokenizer.decode(tokens, skip_special_tokens=True)
+
+
+def _answer_tokens(
+    model: RecurTraceForCausalLM, final: Tensor, targets: Tensor, encoded: Sequence[Encoded]
+) -> tuple[list[list[int]], dict[str, Tensor]]:
+    """The likeliest token at every answer position, and means over the answer without the end of the text."""
+    rows, columns = (targets != IGNORED).nonzero(as_tuple=True)
+    wanted = targets[rows, columns]
+    likeliest, measured = [], []
+    for start in range(0, len(rows), HEAD_ROWS):
+        chunk = slice(start, start + HEAD_ROWS)
+        log_probs = F.log_softmax(model.lm_head(final[rows[chunk], columns[chunk]]).float(), dim=-1)
+        top, ids = log_probs.topk(2, dim=-1)
+        likeliest.append(ids[:, 0])
+        loss = -log_probs.gather(1, wanted[chunk, None])[:, 0]
+        first, second = top.exp().unbind(-1)
+        measured.append(torch.stack([loss, (ids[:, 0] == wanted[chunk]).float(), first, first - second]))
+    lengths = [len(item.input_ids) - item.prompt_length for item in encoded]
+    per_row = torch.cat(measured, dim=1).split(lengths, dim=1)
+    means = torch.stack([values[:, :-1].mean(dim=1) for values in per_row], dim=1)
+    names = ("loss", "token_accuracy", "mean_top_prob", "mean_margin")
+    return [part.tolist() for part in torch.cat(likeliest).split(lengths)], dict(zip(names, means, strict=True))
+
+
+def _write_on(
+    model: RecurTraceForCausalLM, cache: RecurTraceCache, first: Tensor, mask: Tensor, longest: int, ends: EndOfAnswer
+) -> list[list[int]]:
+    """Greedy answers of rows whose prompts are in the cache and whose first token is known."""
+    written = [[token] for token in first.tolist()]
+    active = list(range(len(written)))
+    position = mask.sum(dim=1)
+    for _ in range(longest - 1):
+        stay = [place for place, row in enumerate(active) if not ends(written[row][-1])]
+        if not stay:
+            break
+        if len(stay) < len(active):
+            active = [active[place] for place in stay]
+            chosen = torch.tensor(stay, device=mask.device)
+            cache.batch_select_indices(chosen)
+            mask, position, first = mask[chosen], position[chosen], first[chosen]
+        mask = F.pad(mask, (0, 1), value=True)
+        out = model(
+            input_ids=first[:, None],
+            attention_mask=mask.long(),
+            position_ids=position[:, None],
+            past_key_values=cache,
+        )
+        first, position = out.logits[:, -1].argmax(-1), position + 1
+        for row, token in zip(active, first.tolist(), strict=True):
+            written[row].append(token)
+    return written
+
+
+def _example(encoded: Encoded) -> Example:
+    assert encoded.example is not None  # the encoder made it of one
+    return encoded.example
+
+
+def _item(encoded: Encoded, answers: list[str], seed: int) -> dict[str, Any]:
+    example = _example(encoded)
+    return {
+        "id": example.id,
+        "task": example.task,
+        "bucket": example.bucket,
+        "seed": seed,
+        "prompt_hash": example.prompt_hash,
+        "reference": example.answer,
+        "answer_tokens": len(encoded.input_ids) - encoded.prompt_length - 1,
+        "answers": answers,
+    }
+
+
+def _begin(
+    out: Path,
+    model: RecurTraceForCausalLM,
+    split: str,
+    data: str,
+    depths: Sequence[int],
+    encoded: Sequence[Encoded],
+    encoder: Encoder,
+    parts: int,
+    part_size: int,
+    states: bool,
+) -> dict[str, Any]:
+    layers, block = model.config.get_text_config().num_hidden_layers, model.config.block
+    ids = "\0".join(f"{_example(item).id} {_example(item).prompt_hash}" for item in encoded)
+    what = {
+        "base_fingerprint": model.config.base_fingerprint,
+        "loop_fingerprint": loop_fingerprint(model.loop_state_dict()),
+        "block": [block.start, block.stop - 1],
+        "data": data,
+        "split": split,
+        "depths": list(depths),
+        "examples": len(encoded),
+        "examples_sha256": hashlib.sha256(ids.encode()).hexdigest(),
+        "max_length": encoder.max_length,
+        "parts": parts,
+        "part_size": part_size,
+        "states": states,
+        "layer_passes": block.start + depths[-1] * len(block) + len(depths) * (layers - block.stop),
+        "layer_passes_of_the_base": layers,
+        "cut": encoder.lengths.cut,
+        "dropped": encoder.lengths.dropped,
+        "versions": {package: version(package) for package in ("recurtrace", "torch", "transformers")},
+    }
+    if (out / MANIFEST).is_file():
+        found = read_manifest(out)
+        if changed := [name for name in what if found.get(name) != what[name]]:
+            raise RecurTraceError(
+                f"{str(out)!r} holds a sweep with another {changed[0].replace('_', ' ')}; choose another folder."
+            )
+    elif holds_something(out):
+        raise RecurTraceError(f"{str(out)!r} is not empty and holds no sweep; choose another folder.")
+    manifest = {**what, "model": model.config.name_or_path, "complete": False}
+    write_manifest(out, manifest)
+    return manifest

@@ -1,0 +1,86 @@
+"""Heads trained on made-up sweeps whose right answer is known."""
+
+import numpy as np
+import pytest
+import torch
+
+from recurtrace.errors import RecurTraceError
+from recurtrace.inference.policies import signal_values, stop_depths
+from recurtrace.inference.sweep_files import Sweep
+from recurtrace.model.configuration_recurtrace import HeadSettings
+from recurtrace.training.halting_stage import DistillRecipe, distill
+
+N, T, D = 400, 8, 12
+OBJECTIVES = ("oracle", "act", "pondernet", "loopus", "tah")
+
+
+def made(split="heldout", scale=1.0) -> Sweep:
+    """Half the examples are best at one loop, half at six; feature 3 of the state says how much is left to do."""
+    rng = np.random.default_rng(0)
+    best = np.where(np.arange(N) % 2, 6, 1)
+    t = np.arange(1, T + 1)
+    loss = (0.1 + 0.2 * np.abs(t - best[:, None])).astype(np.float32)
+    states = rng.normal(size=(N, T, D)).astype(np.float32)
+    states[..., 3] = np.where(t < best[:, None], 2.0, -2.0)
+    states = scale * (states + 5)
+    arrays = {"loss": loss, "correct": t >= best[:, None], "token_accuracy": (t >= best[:, None]).astype(np.float32)}
+    arrays |= {"state_mean": states, "state_last": states[:, ::-1].copy()}
+    items = [{"id": str(i), "task": "t", "seed": -1} for i in range(N)]
+    return Sweep({"split": split, "depths": t.tolist()}, items, arrays)
+
+
+def settings(**fields) -> DistillRecipe:
+    return DistillRecipe.check(fields, "test")
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_every_objective_learns_what_the_state_says(objective):
+    sweep = made()
+    weight, bias, history = distill(sweep, settings(objective=objective, learning_rate=0.05, regularization=0.001))
+    assert history[-1] < history[0]
+    assert weight.abs().argmax() == 3
+    values = signal_values(sweep, "head", (weight, bias, HeadSettings(objective)))
+    depths = stop_depths(values, "head", 0.5)
+    expected = np.where(np.arange(N) % 2, 6, 1)
+    assert (depths == expected).mean() > 0.95
+
+
+def test_the_papers_settings_are_the_defaults():
+    recipe = DistillRecipe()
+    assert (recipe.steps, recipe.learning_rate, recipe.max_grad_norm) == (200, 3e-4, 1.0)
+    assert (recipe.probe_depths, recipe.margin, recipe.horizon) == ([1, 2, 4, 6], 0.01, 16)
+    assert (recipe.regularization, recipe.prior) == (0.01, 0.2)
+
+
+def test_scaling_is_folded_into_the_head():
+    """A state in other units gives another weight and the same probabilities."""
+    recipe = settings(steps=20, learning_rate=0.05)
+    one, large = made(), made(scale=300.0)
+    heads = [distill(sweep, recipe)[:2] for sweep in (one, large)]
+    found = [signal_values(s, "head", (*head, HeadSettings())) for s, head in zip((one, large), heads, strict=True)]
+    np.testing.assert_allclose(found[0], found[1], atol=1e-4)
+    assert heads[0][0].abs().max() > 100 * heads[1][0].abs().max()
+
+
+def test_a_seed_gives_the_same_head_and_another_seed_another():
+    first, again, other = (distill(made(), settings(steps=5, seed=seed))[0] for seed in (0, 0, 1))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_pooling_chooses_the_state():
+    mean, last = (distill(made(), settings(steps=5, pooling=pooling))[0] for pooling in ("prompt_mean", "prompt_last"))
+    assert not torch.equal(mean, last)
+
+
+def test_bad_input_gets_a_sentence():
+    with pytest.raises(RecurTraceError, match="test items"):
+        distill(made("test"), settings())
+    with pytest.raises(RecurTraceError, match="probe depth 12 is beyond"):
+        distill(made(), settings(probe_depths=[1, 12]))
+    without = made()
+    del without.arrays["state_mean"]
+    with pytest.raises(RecurTraceError, match="no pooled states"):
+        distill(without, settings())
+    with pytest.raises(RecurTraceError, match="no field 'stepz'"):
+        settings(stepz=3)
