@@ -9,7 +9,7 @@ it knows them all, and on no test item either.
 import hashlib
 import random
 import string
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Literal
@@ -79,10 +79,8 @@ def symbol_pool(sizes: Sizes, split: Split) -> list[str]:
 @dataclass(frozen=True)
 class Problem:
     prompt: str
-    steps: list[str]
-    """What is done in each of the k steps."""
     states: list[str]
-    """What each of them leads to; the last is the answer."""
+    """What each of the k steps leads to; the last is the answer."""
 
 
 def pointer_chasing(rng: random.Random, k: int, pool: list[str], sizes: Sizes) -> Problem:
@@ -93,22 +91,22 @@ def pointer_chasing(rng: random.Random, k: int, pool: list[str], sizes: Sizes) -
     path = [rng.choice(symbols)]
     for _ in range(k):
         path.append(follow[path[-1]])
-    pairs = " ".join(f"{symbol}>{target}" for symbol, target in follow.items())
-    return Problem(f"Map: {pairs}\nStart: {path[0]}\nHops: {k}\nEnd:", path[:-1], path[1:])
+    pairs = ", ".join(f"{symbol} {target}" for symbol, target in follow.items())
+    return Problem(f"Map: {pairs}\nHops: {k}\nStart: {path[0]}", path[1:])
 
 
 def state_tracking(rng: random.Random, k: int, pool: list[str], sizes: Sizes) -> Problem:
     """Apply k rules to named registers; the answer is the final state."""
     names = rng.sample(pool, sizes.registers)
     state = {name: rng.randrange(sizes.values) for name in names}
-    before = " ".join(f"{name}={value}" for name, value in state.items())
+    before = ", ".join(f"{name} {value}" for name, value in state.items())
     rules, states = [], []
     for _ in range(k):
         rule = rng.choice(("assign", "swap", "increment", "conditional", "copy"))
         a, b = rng.sample(names, 2)
         value, test = rng.randrange(sizes.values), rng.randrange(sizes.values)
         if rule == "assign":
-            rules.append(f"{a}={value}")
+            rules.append(f"set {a} {value}")
             state[a] = value
         elif rule == "swap":
             rules.append(f"swap {a} {b}")
@@ -117,14 +115,14 @@ def state_tracking(rng: random.Random, k: int, pool: list[str], sizes: Sizes) ->
             rules.append(f"inc {a}")
             state[a] = (state[a] + 1) % sizes.values
         elif rule == "conditional":
-            rules.append(f"{a}={value} if {b}={test}")
+            rules.append(f"set {a} {value} if {b} {test}")
             if state[b] == test:
                 state[a] = value
         else:
-            rules.append(f"{a}={b}")
+            rules.append(f"copy {a} {b}")
             state[a] = state[b]
         states.append(" ".join(str(state[name]) for name in names))
-    return Problem(f"State: {before}\nRules: {'; '.join(rules)}\nEnd:", rules, states)
+    return Problem(f"State: {before}\nRules: {', '.join(rules)}\nEnd:", states)
 
 
 def arithmetic(rng: random.Random, k: int, pool: list[str], sizes: Sizes) -> Problem:
@@ -138,7 +136,7 @@ def arithmetic(rng: random.Random, k: int, pool: list[str], sizes: Sizes) -> Pro
         value = value % sizes.modulus if sizes.modulus else value
         values.append(str(value))
     modulus = f" mod {sizes.modulus}" if sizes.modulus else ""
-    return Problem(f"Start: {start}{modulus}\nSteps: {' '.join(steps)}\nEnd:", steps, values)
+    return Problem(f"Start: {start}{modulus}\nSteps: {' '.join(steps)}\nEnd:", values)
 
 
 TASKS: dict[str, Callable[[random.Random, int, list[str], Sizes], Problem]] = {
@@ -149,7 +147,7 @@ TASKS: dict[str, Callable[[random.Random, int, list[str], Sizes], Problem]] = {
 
 
 def item(
-    task: str, split: Split, index: int, seed: int, steps: int | range = TRAIN_STEPS, sizes: Sizes = PAPER
+    task: str, split: Split, index: int, seed: int, steps: int | Sequence[int] = TRAIN_STEPS, sizes: Sizes = PAPER
 ) -> Example:
     """The `index`-th item of a task; `steps` is k, or what k is drawn from."""
     k, problem = draw(task, split, index, seed, steps, sizes)
@@ -159,7 +157,7 @@ def item(
 
 
 def draw(
-    task: str, split: Split, index: int, seed: int, steps: int | range = TRAIN_STEPS, sizes: Sizes = PAPER
+    task: str, split: Split, index: int, seed: int, steps: int | Sequence[int] = TRAIN_STEPS, sizes: Sizes = PAPER
 ) -> tuple[int, Problem]:
     """k and the problem itself, with its states on the way."""
     rng = random.Random(f"{seed} {task} {split} {index} {steps}")

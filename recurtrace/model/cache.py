@@ -51,12 +51,6 @@ class GrowingLayer(DynamicLayer):
         buffer[..., held.shape[-2] : length, :] = new
         return buffer[..., :length, :]
 
-    def fork(self) -> "GrowingLayer":
-        """The same keys and values; what either is given from now on, the other does not see."""
-        fork = copy.copy(self)
-        fork._buffers = {}
-        return fork
-
     @staticmethod
     def _is_front(held: Tensor, buffer: Tensor) -> bool:
         """`held` lies in `buffer` still (cropping leaves it there, reordering does not), and it may be written to."""
@@ -81,8 +75,8 @@ class RecurTraceCache(DynamicCache):
         self.depths: list[int] | None = None
         """Loops each sequence runs; None until the first forward has decided."""
 
-    def at_loop(self, t: int) -> "RecurTraceCache | LoopSlots":
-        """The cache as the looped layers must see it in loop `t`."""
+    def at_loop(self, t: int, rows: list[int] | None = None) -> "RecurTraceCache | LoopSlots":
+        """The cache as the looped layers of the active rows (None: all) must see it in loop `t`."""
         if t == 1:
             return self
         shift = self._base_slots + (t - 2) * len(self._block) - self._block.start
@@ -95,10 +89,15 @@ class RecurTraceCache(DynamicCache):
     def fork(self, depth: int) -> "RecurTraceCache":
         """What a run of `depth` loops has in common with this deeper one: all but the decoder's keys and values."""
         fork = copy.copy(self)
-        kept = self.layers[: self._base_slots + (depth - 1) * len(self._block)]
-        fork.layers = [layer.fork() if isinstance(layer, GrowingLayer) else copy.copy(layer) for layer in kept]
-        fork.depths = [depth] * (self.layers[0].keys.shape[0])
+        fork.layers = [_fork(layer) for layer in self.layers[: self._base_slots + (depth - 1) * len(self._block)]]
+        fork.depths = [depth] * self.layers[0].keys.shape[0]
         return fork
+
+    def scratch(self) -> DynamicCache:
+        """The base's slots as they are, to try a token on: nothing that is written there is kept."""
+        scratch = DynamicCache()
+        scratch.layers = [_fork(layer) for layer in self.layers[: self._base_slots]]
+        return scratch
 
     def _fresh_slots(self) -> list[CacheLayerMixin]:
         """One for each layer of the base, of the kind the base has there (sliding windows are bounded already)."""
@@ -145,6 +144,14 @@ class RecurTraceCache(DynamicCache):
         del self.layers[self._base_slots :]
         self.depths = None
         super().reset()
+
+
+def _fork(layer: CacheLayerMixin) -> CacheLayerMixin:
+    """The same keys and values; what either is given from now on, the other does not see."""
+    fork = copy.copy(layer)
+    if isinstance(fork, GrowingLayer):
+        fork._buffers = {}
+    return fork
 
 
 class LoopSlots:

@@ -210,7 +210,7 @@ class RecurTraceForCausalLM(PretrainedMixin, PreTrainedModel, GenerationMixin):
         state = LoopState(h=e, anchor=e, outputs=[e] * k, windows=[()] * k, inputs=inputs)
         gone: list[tuple[list[int], Tensor, int]] = []  # sequences that have halted, their output, their depth
         for t in count(1):
-            slots = cache.at_loop(t) if cache is not None else None
+            slots = cache.at_loop(t, state.rows) if cache is not None else None
             h = state.h
             if t == 2:
                 state.anchor = self.loop.injection.anchor(state.anchor)
@@ -353,17 +353,24 @@ class RecurTraceForCausalLM(PretrainedMixin, PreTrainedModel, GenerationMixin):
         if isinstance(loops, int | list):
             return depth_rule(loops if isinstance(loops, list) else [loops])
         _refuse_packed(inputs, attention_mask)
+        if cache is not None and cache.get_seq_length():
+            prompt_mask = None  # a new token is asked by itself
         mask = prompt_positions(h, attention_mask, prompt_mask, labels)
         if isinstance(loops, Policy):
-            return loops.rule(Prompt(mask, partial(self._next_token_logits, inputs, mask)))
+            return loops.rule(Prompt(mask, partial(self._next_token_logits, inputs, mask, cache)))
         return HeadHalting(self.loop.head(head), self.config.head_settings(head).pooling, mask, **bounds)
 
-    def _next_token_logits(self, inputs: LayerInputs, mask: Tensor, h: Tensor, rows: list[int] | None) -> Tensor:
-        """[b, vocabulary] what would follow the prompt if the loop ended with `h`; nothing is cached."""
+    def _next_token_logits(
+        self, inputs: LayerInputs, mask: Tensor, cache: RecurTraceCache | None, h: Tensor, rows: list[int] | None
+    ) -> Tensor:
+        """[b, vocabulary] what would follow the prompt if the loop ended with `h`; the cache stays as it is."""
+        slots = cache.scratch() if cache is not None and cache.get_seq_length() else None
         if rows is not None:
             active = index_of(rows, h)
             inputs, mask = inputs.keep(active), mask[active]
-        return self.lm_head(self.model.norm(at_last_position(self._decode(h, inputs, None), mask)))
+            if slots is not None:
+                slots.reorder_cache(active)
+        return self.lm_head(self.model.norm(at_last_position(self._decode(h, inputs, slots), mask)))
 
     def generate(self, inputs: Tensor | None = None, *args: Any, **kwargs: Any) -> Any:
         """The ordinary `generate`, with `loops`, `head`, `min_depth`, `max_depth` and `threshold` as in `forward`.

@@ -7,6 +7,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 from transformers import Qwen3Config
 
+from recurtrace.data.little_world import PRETRAIN_STEPS
 from recurtrace.data.synthetic import Sizes
 from recurtrace.errors import RecurTraceError
 from recurtrace.recipe import Recipe, with_changes
@@ -114,20 +115,19 @@ class PretrainRecipe(Optimization):
     """Examples to generate."""
     sizes: Sizes
     """Sizes of the synthetic tasks."""
-    first_steps: PositiveInt = 1
-    last_steps: PositiveInt = 4
-    """The tasks' k is drawn from first_steps to last_steps."""
+    k: list[PositiveInt] = Field(list(PRETRAIN_STEPS), min_length=1)
+    """Steps of a problem are drawn from these; one that is there twice comes twice as often."""
     variety: float = Field(0.1, ge=0, le=1)
     """Share of examples that are none of the three tasks."""
-    shown: float = Field(0.3, ge=0, le=1)
-    """Share of examples that are problems with their states on the way written out."""
+    walks: float = Field(0.2, ge=0, le=1)
+    """Share of examples that follow pointers and write down the way."""
+    start_from: Path | None = None
+    """A base of an earlier lesson to go on from, of the same architecture."""
 
     @model_validator(mode="after")
     def _check_world(self) -> Self:
-        if self.first_steps > self.last_steps:
-            raise ValueError(f"first_steps {self.first_steps} is above last_steps {self.last_steps}")
-        if self.variety + self.shown > 1:
-            raise ValueError("variety and shown are shares of the same examples; together they are above 1")
+        if self.variety + self.walks > 1:
+            raise ValueError("variety and walks are shares of the same examples; together they are above 1")
         fields = {field.name for field in dataclasses.fields(Qwen3Config)} - {"vocab_size"}
         if unknown := [name for name in self.architecture if name not in fields]:
             raise ValueError(f"architecture.{unknown[0]} is not a field of Qwen3Config that can be set")

@@ -22,6 +22,7 @@ from recurtrace.data.sampling import stratified
 from recurtrace.errors import RecurTraceError
 from recurtrace.files import holds_something, writing
 from recurtrace.model import RecurTraceConfig, RecurTraceForCausalLM
+from recurtrace.model.checkpoint import WeightReader, weight_files
 from recurtrace.model.convert import read_base_config
 from recurtrace.model.cost import cost_of
 from recurtrace.model.tokenizer import load_tokenizer
@@ -76,10 +77,9 @@ def pretrain(recipe: PretrainRecipe) -> Path:
         if (done := _begin(recipe)) is not None:
             return done
     tokenizer = build_tokenizer(recipe.sizes)
-    steps = range(recipe.first_steps, recipe.last_steps + 1)
 
     def generated(count: int, seed: int) -> Callable[[], Iterable[Example]]:
-        return lambda: texts(count, seed, recipe.sizes, steps, recipe.variety, recipe.shown)
+        return lambda: texts(count, seed, recipe.sizes, recipe.k, recipe.variety, recipe.walks)
 
     with arguments.main_process_first(local=False, desc="tokenising"):
         training_data = _packed(recipe, "train", generated(recipe.examples, recipe.seed), tokenizer, recipe.examples)
@@ -93,7 +93,18 @@ def pretrain(recipe: PretrainRecipe) -> Path:
         eos_token_id=tokenizer.eos_token_id,
         bos_token_id=None,
     )
-    return _run(recipe, Qwen3ForCausalLM(config), tokenizer, arguments, training_data, heldout_data)
+    model = Qwen3ForCausalLM(config)
+    if recipe.start_from is not None:
+        _take_weights(model, recipe.start_from)
+    return _run(recipe, model, tokenizer, arguments, training_data, heldout_data)
+
+
+def _take_weights(model: Qwen3ForCausalLM, folder: Path) -> None:
+    """Those of an earlier lesson."""
+    tied = frozenset(model.all_tied_weights_keys)
+    with WeightReader(weight_files(str(folder))) as reader:
+        reader.expect({name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}, optional=tied)
+        model.load_state_dict({name: reader[name] for name in reader.shapes()}, strict=not tied)
 
 
 def training_arguments(recipe: Optimization) -> TrainingArguments:

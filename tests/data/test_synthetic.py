@@ -25,8 +25,8 @@ SMALL = Sizes(
 
 
 def solve_p_hop(prompt):
-    pairs, start, hops = re.fullmatch(r"Map: (.*)\nStart: (\w+)\nHops: (\d+)\nEnd:", prompt).groups()
-    table = [pair.split(">") for pair in pairs.split()]
+    pairs, hops, start = re.fullmatch(r"Map: (.*)\nHops: (\d+)\nStart: (\w+)", prompt).groups()
+    table = [pair.split() for pair in pairs.split(", ")]
     here = start
     for _ in range(int(hops)):
         here = next(target for source, target in table if source == here)
@@ -35,22 +35,22 @@ def solve_p_hop(prompt):
 
 def solve_symbolic(prompt, values):
     state_text, rules = re.fullmatch(r"State: (.*)\nRules: (.*)\nEnd:", prompt).groups()
-    names, numbers = zip(*(part.split("=") for part in state_text.split()), strict=True)
+    names, numbers = zip(*(part.split() for part in state_text.split(", ")), strict=True)
     cells = list(map(int, numbers))
-    for rule in rules.split("; "):
+    for rule in rules.split(", "):
         if match := re.fullmatch(r"swap (\w+) (\w+)", rule):
             i, j = map(names.index, match.groups())
             cells[i], cells[j] = cells[j], cells[i]
         elif match := re.fullmatch(r"inc (\w+)", rule):
             cells[names.index(match[1])] += 1
             cells[names.index(match[1])] %= values
-        elif match := re.fullmatch(r"(\w+)=(\d) if (\w+)=(\d)", rule):
+        elif match := re.fullmatch(r"set (\w+) (\d) if (\w+) (\d)", rule):
             if cells[names.index(match[3])] == int(match[4]):
                 cells[names.index(match[1])] = int(match[2])
-        elif match := re.fullmatch(r"(\w+)=(\d)", rule):
+        elif match := re.fullmatch(r"set (\w+) (\d)", rule):
             cells[names.index(match[1])] = int(match[2])
         else:
-            target, source = re.fullmatch(r"([A-Z]+)=([A-Z]+)", rule).groups()
+            target, source = re.fullmatch(r"copy (\w+) (\w+)", rule).groups()
             cells[names.index(target)] = cells[names.index(source)]
     return " ".join(map(str, cells))
 
@@ -96,7 +96,7 @@ def test_shapes_of_the_paper():
         assert len(example.answer.split()) == 6
         assert set(example.answer.split()) <= set("0123")
     rules = " ".join(example.prompt for example in training_items("symbolic", 300, seed=1))
-    assert all(re.search(rule, rules) for rule in ("swap", "inc", r" if ", r"=[A-Z]", r"[;:] [A-Z]{2}=\d;"))
+    assert all(re.search(rule, rules) for rule in ("swap", "inc", " if ", "copy", r"set [A-Z]{2} \d[,\n]"))
     for example in training_items("arithmetic", 300, seed=1):
         start, *operands = map(int, re.findall(r"\d+", example.prompt))
         assert 1 <= start <= 99

@@ -280,14 +280,18 @@ def test_pretraining(tmp_path):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
-    text = "Map: AA>BB\nEnd:"
+    text = "Map: AA BB\nEnd: é"
     assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
     assert model.config.vocab_size >= len(tokenizer)
+    second = fields | {"out": str(tmp_path / "second"), "start_from": str(folder), "learning_rate": 1e-12, "walks": 0.5}
+    lesson = AutoModelForCausalLM.from_pretrained(pretrain(PretrainRecipe.check(second, "recipe")))
+    for name, tensor in model.state_dict().items():
+        torch.testing.assert_close(lesson.state_dict()[name], tensor, rtol=0, atol=1e-6)
     for changed, message in (
         ({"architecture": {"hiden_size": 3}}, "architecture.hiden_size is not a field of Qwen3Config"),
         ({"architecture": {"vocab_size": 3}}, "architecture.vocab_size is not a field of Qwen3Config that can be set"),
-        ({"first_steps": 5}, "first_steps 5 is above last_steps 4"),
-        ({"variety": 0.8}, "together they are above 1"),
+        ({"k": []}, "at least 1 item"),
+        ({"variety": 0.9}, "together they are above 1"),
     ):
         with pytest.raises(RecurTraceError, match=message):
             PretrainRecipe.check(fields | changed, "recipe")
