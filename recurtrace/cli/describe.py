@@ -29,6 +29,7 @@ def facts(config: "RecurTraceConfig", context: int = 512) -> dict[str, Any]:
         "block": [config.block.start, config.block.stop - 1],
         "memory_window": config.loop_memory_window if config.loop_memory else 0,
         "halting_head": config.loop_halting_objective if config.loop_halting_trained else None,
+        "named_heads": {name: head["objective"] for name, head in (config.loop_halting_heads or {}).items()},
         "default_loops": config.default_loops,
         "base_parameters": cost.parameters.base,
         "added_parameters": cost.parameters.added,
@@ -60,6 +61,7 @@ def describe(config: "RecurTraceConfig", context: int = 512) -> None:
         "loop memory": f"window of {known['memory_window']} loops" if known["memory_window"] else "off (plain looping)",
         "added": f"{known['added_parameters'] / 1e6:,.2f} M parameters, {known['added_share']:.2%} of the base",
         "halting head": known["halting_head"] or "not trained yet",
+        **({"heads by name": ", ".join(known["named_heads"])} if known["named_heads"] else {}),
         "default depth": str(known["default_loops"]),
     }
     for name, value in rows.items():

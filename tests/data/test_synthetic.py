@@ -145,7 +145,9 @@ def test_impossible_sizes(fields, message):
         Sizes(**fields)
 
 
-def test_too_few_items_for_a_bucket():
-    tiny = Sizes(symbols=8, test_symbols=4, mapping=2, registers=2, largest_start=1, operands=(2, 2))
-    with pytest.raises(RecurTraceError, match="arithmetic with k=2 has fewer than 50 different items"):
-        list(evaluation_items("arithmetic", seed=0, per_bucket=50, sizes=tiny))
+def test_small_sizes_have_fewer_items_and_say_so(caplog):
+    tiny = Sizes(symbols=8, test_symbols=4, mapping=2, registers=2, largest_start=5, operands=(2, 3))
+    items = list(evaluation_items("arithmetic", seed=0, per_bucket=50, sizes=tiny, buckets=range(2, 3)))
+    assert 0 < len(items) < 50
+    assert len({example.prompt for example in items}) == len(items)
+    assert f"arithmetic with k=2 has only {len(items)} different items" in caplog.text
