@@ -8,6 +8,7 @@ from rich.console import Console
 from recurtrace.cli.convert import convert
 from recurtrace.cli.data import app as data
 from recurtrace.cli.demo import demo
+from recurtrace.cli.evaluate import evaluate
 from recurtrace.cli.generate import generate
 from recurtrace.cli.halting import calibrate, compare, distill, sweep
 from recurtrace.cli.info import info
@@ -29,6 +30,7 @@ app.command()(sweep)
 app.command()(distill)
 app.command()(calibrate)
 app.command()(compare)
+app.command()(evaluate)
 app.command()(generate)
 app.command()(info)
 app.command()(demo)

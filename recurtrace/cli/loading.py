@@ -1,5 +1,6 @@
 """A looped model and its tokenizer from a folder or the hub, on a device; several commands begin so."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recurtrace.errors import RecurTraceError
@@ -8,6 +9,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from recurtrace.model import RecurTraceConfig, RecurTraceForCausalLM
+
+ONE_LOOP: dict[str, Any] = {"loop_start": 0, "loop_num_layers": 1, "loop_memory": False}  # any block will do
 
 
 def load_config(model: str) -> "RecurTraceConfig":
@@ -23,17 +26,45 @@ def load_config(model: str) -> "RecurTraceConfig":
 def load_looped(
     model: str, base: str | None = None, device: str = "auto", **options: Any
 ) -> "tuple[RecurTraceForCausalLM, PreTrainedTokenizerBase]":
-    import torch
-
     from recurtrace.model import RecurTraceForCausalLM
     from recurtrace.model.convert import locate_base
     from recurtrace.model.tokenizer import load_tokenizer
 
     named = load_config(model).base_model_name_or_path
     tokenizer = load_tokenizer(model, base or (locate_base(named, model) if named else None))
+    place = _device(device)
+    return RecurTraceForCausalLM.from_pretrained(model, base=base, **options).to(place), tokenizer
+
+
+def load_any(model: str, device: str = "auto", dtype: str = "auto") -> "tuple[RecurTraceForCausalLM, Any, str]":
+    """A looped model as it is, or one without loops as a looped model at one loop, which is the same; and its kind."""
+    from recurtrace.model import RecurTraceConfig, RecurTraceForCausalLM
+    from recurtrace.model.convert import read_config
+    from recurtrace.model.families import check_family
+    from recurtrace.model.tokenizer import load_tokenizer
+
+    place = _device(device)
+    if (Path(model) / "adapter_config.json").is_file():
+        from peft import AutoPeftModelForCausalLM, PeftConfig
+
+        tokenizer = load_tokenizer(model, PeftConfig.from_pretrained(model).base_model_name_or_path)
+        merged = AutoPeftModelForCausalLM.from_pretrained(model, dtype=dtype).merge_and_unload()
+        merged.config.name_or_path = model
+        return RecurTraceForCausalLM.from_base(merged, **ONE_LOOP).to(place), tokenizer, "adapter"
+    config = read_config(model)
+    if isinstance(config, RecurTraceConfig):
+        return (*load_looped(model, device=device, dtype=dtype), "looped")
+    check_family(config)
+    base = RecurTraceForCausalLM.from_base(model, **ONE_LOOP, dtype=dtype)
+    return base.to(place), load_tokenizer(model), "base"
+
+
+def _device(name: str) -> Any:
+    import torch
+
     try:
-        place = torch.device(device) if device != "auto" else torch.accelerator.current_accelerator()
+        place = torch.device(name) if name != "auto" else torch.accelerator.current_accelerator()
         torch.empty(0, device=place)
     except (RuntimeError, AssertionError) as error:
-        raise RecurTraceError(f"the device {device!r} cannot be used here; try --device cpu.") from error
-    return RecurTraceForCausalLM.from_pretrained(model, base=base, **options).to(place), tokenizer
+        raise RecurTraceError(f"the device {name!r} cannot be used here; try --device cpu.") from error
+    return place

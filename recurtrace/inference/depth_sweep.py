@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -34,6 +34,15 @@ from recurtrace.model.heads import loop_fingerprint
 
 DEPTHS = tuple(range(1, 17))
 HEAD_ROWS = 1024  # answer positions the LM head sees at once
+
+
+class Choice(Protocol):
+    """Gives every example of a batch a depth, as the loops run."""
+
+    deepest: int
+
+    def stops(self, t: int, h: Tensor, prompt: Tensor, encoded: Sequence[Encoded]) -> list[bool]:
+        """Which examples have their depth after loop `t`, those included that had it before."""
 
 
 def sweep(
@@ -78,7 +87,7 @@ def sweep(
         for start in range(0, len(part), batch_size):
             chosen = by_length[start : start + batch_size]
             for i, row in zip(
-                chosen, measure(model, tokenizer, [part[i] for i in chosen], depths, states), strict=True
+                chosen, measure(model, tokenizer, [part[i] for i in chosen], depths, states=states), strict=True
             ):
                 rows[i] = row
             bar.update(len(chosen))
@@ -94,15 +103,20 @@ def measure(
     tokenizer: PreTrainedTokenizerBase,
     encoded: Sequence[Encoded],
     depths: Sequence[int],
+    choose: Sequence[Choice] = (),
     states: bool = True,
 ) -> list[dict[str, Any]]:
-    """One batch, at every depth: for each example its measurements [T], pooled states [T, d] and greedy answers."""
+    """One batch, at every depth: for each example its measurements [T], pooled states [T, d] and greedy answers.
+
+    `choose` are rules that give each example a depth of its own, where it is measured too (`chosen`, one for a rule).
+    """
     batch, prompt_columns = collate_aligned(encoded, padding_id(tokenizer))
     batch = {name: values.to(model.device) for name, values in batch.items()}
-    measurement = _Measurement(model, tokenizer, encoded, batch, prompt_columns, depths, states)
+    measurement = _Measurement(model, tokenizer, encoded, batch, prompt_columns, depths, choose, states)
     inputs = {name: batch[name] for name in ("input_ids", "attention_mask", "position_ids")}
+    deepest = max([*depths, *(rule.deepest for rule in choose)])
     with torch.inference_mode():
-        model.unroll(**inputs, loops=depths[-1], cache=measurement.cache, visit=measurement.visit)
+        model.unroll(**inputs, loops=deepest, cache=measurement.cache, visit=measurement.visit)
     return measurement.rows()
 
 
@@ -117,10 +131,11 @@ class _Measurement:
         batch: dict[str, Tensor],
         prompt_columns: int,
         depths: Sequence[int],
+        choose: Sequence[Choice],
         states: bool,
     ):
         self.model, self.encoded, self.prompt_columns = model, encoded, prompt_columns
-        self.depths, self.states = depths, states
+        self.depths, self.choose, self.states = depths, choose, states
         self.ends = EndOfAnswer(tokenizer)
         self.cache = RecurTraceCache(model.config)
         self.targets = batch["labels"].roll(-1, dims=1)  # what each position has to predict
@@ -130,20 +145,39 @@ class _Measurement:
         self.log_probs: Tensor | None = None  # of the next token, at the depth before
         self.found: dict[str, list[Tensor]] = {}
         self.answers: list[list[str]] = []
+        self.chosen: list[list[dict[str, Any] | None]] = [[None] * len(choose) for _ in encoded]
 
-    def visit(self, t: int, h: Tensor, decode: Callable[[RecurTraceCache], Tensor]) -> None:
-        if t not in self.depths:
-            return
+    def visit(self, t: int, h: Tensor, decode: Callable[[RecurTraceCache], Tensor]) -> bool:
+        stopped = [rule.stops(t, h, self.prompt, self.encoded) for rule in self.choose]
+        new = [
+            (row, number)
+            for number, stops in enumerate(stopped)
+            for row, stop in enumerate(stops)
+            if stop and self.chosen[row][number] is None
+        ]
+        if t in self.depths or new:
+            answers, values = self._measure(t, h, decode)
+            for row, number in new:
+                own = {name: values[name][row].item() for name in ("loss", "token_accuracy")}
+                self.chosen[row][number] = {"depth": t, "answer": answers[row], **own}
+        return t < self.depths[-1] or not all(map(all, stopped))
+
+    def _measure(
+        self, t: int, h: Tensor, decode: Callable[[RecurTraceCache], Tensor]
+    ) -> tuple[list[str], dict[str, Tensor]]:
         slots = self.cache.fork(t)
         final = decode(slots)
         next_token = self.model.lm_head(final[:, self.prompt_columns - 1])
         likeliest, means = _answer_tokens(self.model, final, self.targets, self.encoded)
-        signals, self.log_probs = decoded_signals(next_token, self.log_probs)
-        poolings = STATES.items() if self.states else ()
-        pooled = {name: pool_prompt(h, self.prompt, pooling) for pooling, name in poolings}
-        for name, values in {**means, **signals, **pooled}.items():
-            self.found.setdefault(name, []).append(values)
-        self.answers.append(self._greedy(slots, next_token.argmax(-1), likeliest))
+        answers = self._greedy(slots, next_token.argmax(-1), likeliest)
+        if t in self.depths:
+            signals, self.log_probs = decoded_signals(next_token, self.log_probs)
+            poolings = STATES.items() if self.states else ()
+            pooled = {name: pool_prompt(h, self.prompt, pooling) for pooling, name in poolings}
+            for name, values in {**means, **signals, **pooled}.items():
+                self.found.setdefault(name, []).append(values)
+            self.answers.append(answers)
+        return answers, means
 
     def _greedy(self, slots: RecurTraceCache, first: Tensor, likeliest: list[list[int]]) -> list[str]:
         """The greedy answers at one depth; only those that are not the reference must be written out."""
@@ -166,7 +200,11 @@ class _Measurement:
         for i, item in enumerate(self.encoded):
             answers = [at_depth[i] for at_depth in self.answers]
             correct = np.array([is_right(_example(item), answer) for answer in answers])
-            rows.append({"answers": answers, "correct": correct, **{name: array[i] for name, array in arrays.items()}})
+            row = {"answers": answers, "correct": correct, **{name: array[i] for name, array in arrays.items()}}
+            for chosen in self.chosen[i]:
+                assert chosen is not None  # every rule has stopped by its deepest loop
+                chosen["correct"] = is_right(_example(item), chosen["answer"])
+            rows.append({**row, "chosen": self.chosen[i]} if self.choose else row)
         return rows
 
 

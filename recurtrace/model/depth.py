@@ -58,15 +58,14 @@ class FixedDepth:
 
 
 class VisitedDepths(FixedDepth):
-    """Every sequence runs the same number of loops, and someone looks at the state after each."""
+    """Every sequence runs the same number of loops; someone looks at the state after each, and may say it is enough."""
 
-    def __init__(self, loops: int, visit: Callable[[int, Tensor], None]):
+    def __init__(self, loops: int, visit: Callable[[int, Tensor], bool]):
         super().__init__(loops)
         self.visit = visit
 
     def continues(self, t: int, h: Tensor, rows: list[int] | None) -> bool | list[bool]:
-        self.visit(t, h)
-        return super().continues(t, h, rows)
+        return self.visit(t, h) and super().continues(t, h, rows)
 
 
 class DepthPerRow:

@@ -254,18 +254,19 @@ class RecurTraceForCausalLM(PretrainedMixin, PreTrainedModel, GenerationMixin):
         position_ids: Tensor,
         loops: int,
         cache: RecurTraceCache,
-        visit: Callable[[int, Tensor, Callable[[RecurTraceCache], Tensor]], None],
+        visit: Callable[[int, Tensor, Callable[[RecurTraceCache], Tensor]], bool],
     ) -> None:
         """Look at every depth in one pass: the encoder runs once, and each loop once.
 
         After loop t comes `visit(t, h, decode)` with the block's output; `decode(cache)` runs the decoder on it and
-        gives the normed states, ready for `lm_head`, with its keys and values in a cache of the visitor's.
+        gives the normed states, ready for `lm_head`, with its keys and values in a cache of the visitor's. A visit that
+        returns False is the last.
         """
         h = self.model.embed_tokens(input_ids)
         inputs = self._layer_inputs(h, attention_mask, position_ids, None, {})
 
-        def after_loop(t: int, h: Tensor) -> None:
-            visit(t, h, lambda slots: self.model.norm(self._decode(h, inputs, slots)))
+        def after_loop(t: int, h: Tensor) -> bool:
+            return visit(t, h, lambda slots: self.model.norm(self._decode(h, inputs, slots)))
 
         self._think(self._encode(h, inputs, cache), inputs, cache, VisitedDepths(loops, after_loop))
 

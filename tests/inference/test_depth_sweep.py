@@ -122,18 +122,18 @@ def test_a_killed_sweep_goes_on_and_ends_the_same(byte_model, tokenizer, example
     options = {"depths": DEPTHS, "batch_size": 4, "part_size": 6}
     whole, calls = depth_sweep.measure, []
 
-    def dies(*args):
+    def dies(*args, **options):
         calls.append(1)
         if len(calls) == 4:
             raise KeyboardInterrupt
-        return whole(*args)
+        return whole(*args, **options)
 
     monkeypatch.setattr(depth_sweep, "measure", dies)
     with pytest.raises(KeyboardInterrupt):
         sweep(byte_model, tokenizer, examples, tmp_path / "s", "heldout", **options)
     with pytest.raises(RecurTraceError, match="not finished"):
         read_sweep(tmp_path / "s")
-    monkeypatch.setattr(depth_sweep, "measure", lambda *args: (calls.append(1), whole(*args))[1])
+    monkeypatch.setattr(depth_sweep, "measure", lambda *args, **options: (calls.append(1), whole(*args, **options))[1])
     calls.clear()
     sweep(byte_model, tokenizer, examples, tmp_path / "s", "heldout", **options)
     assert len(calls) == 3  # 14 examples in parts of 6, 6 and 2: the first part was there

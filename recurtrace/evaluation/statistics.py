@@ -1,0 +1,272 @@
+"""What can be said of paired results, and how surely. Arrays in, plain numbers out; no model and no torch.
+
+Shapes: n items · T depths (column t-1 is depth t).
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.stats import binomtest
+from sklearn.metrics import balanced_accuracy_score, roc_auc_score
+
+from recurtrace.errors import RecurTraceError
+
+BOOTSTRAP = 10_000
+
+
+@dataclass(frozen=True)
+class Transitions:
+    """Two methods on the same items: right by both, by one alone, by neither."""
+
+    both: int
+    gained: int
+    """Wrong before, right now."""
+    lost: int
+    """Right before, wrong now."""
+    neither: int
+
+    @property
+    def items(self) -> int:
+        return self.both + self.gained + self.lost + self.neither
+
+    @property
+    def net(self) -> int:
+        return self.gained - self.lost
+
+    @property
+    def points(self) -> float:
+        """Gain in percentage points."""
+        return 100 * self.net / self.items
+
+    @property
+    def p_value(self) -> float:
+        """Exact McNemar test: of the pairs that differ, as many should go each way."""
+        differing = self.gained + self.lost
+        return float(binomtest(self.gained, differing, 0.5).pvalue) if differing else 1.0
+
+
+def transitions(before: np.ndarray, now: np.ndarray) -> Transitions:
+    before, now = before.astype(bool), now.astype(bool)
+    counts = [int((a & b).sum()) for a, b in ((before, now), (~before, now), (before, ~now), (~before, ~now))]
+    return Transitions(*counts)
+
+
+@dataclass(frozen=True)
+class Interval:
+    mean: float
+    low: float
+    high: float
+
+
+def paired_bootstrap(
+    differences: np.ndarray,
+    clusters: np.ndarray | None = None,
+    samples: int = BOOTSTRAP,
+    level: float = 0.95,
+    seed: int = 0,
+) -> Interval:
+    """Percentile interval of the mean of paired differences [n].
+
+    With `clusters` [n] whole clusters (evaluation seeds) are drawn, each with all of its items.
+    """
+    differences = differences.astype(float)
+    rng = np.random.default_rng(seed)
+    if clusters is None:
+        sums, sizes = differences, np.ones(len(differences))
+    else:
+        names, member = np.unique(clusters, return_inverse=True)
+        if len(names) < 2:
+            raise RecurTraceError("a bootstrap over clusters needs at least two of them.")
+        sums, sizes = np.bincount(member, differences), np.bincount(member).astype(float)
+    means = np.empty(samples)
+    step = max(1, 10_000_000 // len(sums))  # draws held at once
+    for start in range(0, samples, step):
+        drawn = rng.integers(len(sums), size=(min(step, samples - start), len(sums)))
+        means[start : start + step] = sums[drawn].sum(axis=1) / sizes[drawn].sum(axis=1)
+    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
+    return Interval(float(differences.mean()), float(low), float(high))
+
+
+def depth_histogram(depths: np.ndarray) -> dict[int, int]:
+    return dict(sorted(Counter(depths.tolist()).items()))
+
+
+def histogram_mean(histogram: dict[int, int]) -> float:
+    return sum(depth * count for depth, count in histogram.items()) / sum(histogram.values())
+
+
+@dataclass(frozen=True)
+class HeadAtDepth:
+    """How well the head tells at one depth who should go on."""
+
+    depth: int
+    supervised: bool
+    positive_share: float
+    balanced_accuracy: float | None
+    auroc: float | None
+    """None where every item has the same label."""
+
+
+def head_calibration(
+    continue_probs: np.ndarray, labels: np.ndarray, supervised: Sequence[int], threshold: float, deepest: int = 8
+) -> list[HeadAtDepth]:
+    """The head against the oracle's labels, depth by depth."""
+    rows = []
+    for depth in range(1, min(deepest, labels.shape[1]) + 1):
+        wanted, probs = labels[:, depth - 1], continue_probs[:, depth - 1]
+        balanced = auroc = None
+        if 0 < wanted.sum() < len(wanted):
+            balanced = float(balanced_accuracy_score(wanted, probs >= threshold))
+            auroc = float(roc_auc_score(wanted, probs))
+        rows.append(HeadAtDepth(depth, depth in supervised, float(wanted.mean()), balanced, auroc))
+    return rows
+
+
+@dataclass(frozen=True)
+class Gap:
+    """Mean depth of hard items (wrong after one loop) and easy ones."""
+
+    easy: float
+    hard: float
+
+    @property
+    def gap(self) -> float:
+        return self.hard - self.easy
+
+
+def hard_easy_gap(depths: np.ndarray, right_at_one: np.ndarray) -> Gap:
+    right = right_at_one.astype(bool)
+    mean = [float(depths[group].mean()) if group.any() else float("nan") for group in (right, ~right)]
+    return Gap(*mean)
+
+
+def by_seed(values: np.ndarray, seeds: np.ndarray) -> dict[int, float]:
+    """Mean of each evaluation seed."""
+    return {int(seed): float(values[seeds == seed].mean()) for seed in np.unique(seeds)}
+
+
+@dataclass(frozen=True)
+class Deepened:
+    """The items that go beyond the floor: what was gained by it, against what chance would give."""
+
+    items: int
+    oracle_positive: int
+    """Of them, those whose loss does fall by going on."""
+    flipped: int
+    """Of them, those that turn from wrong to right."""
+    population_positive: int
+    """Oracle-positive items at the floor, in all."""
+    population: int
+    wrong_at_floor: int
+    recoverable: int
+    """Wrong at the floor and right at some depth."""
+
+    @property
+    def precision(self) -> float:
+        return self.oracle_positive / self.items
+
+    @property
+    def recall(self) -> float:
+        return self.oracle_positive / self.population_positive
+
+    @property
+    def positive_base_rate(self) -> float:
+        return self.population_positive / self.population
+
+    @property
+    def flip_rate(self) -> float:
+        return self.flipped / self.items
+
+    @property
+    def flip_base_rate(self) -> float:
+        """Most that deepening wrong items blindly could flip."""
+        return self.recoverable / self.wrong_at_floor
+
+
+def deepened(depths: np.ndarray, correct: np.ndarray, labels: np.ndarray, floor: int) -> Deepened:
+    deeper = depths > floor
+    at_floor = correct[:, floor - 1].astype(bool)
+    chosen = np.take_along_axis(correct, depths[:, None] - 1, axis=1)[:, 0].astype(bool)
+    positive = labels[:, floor - 1].astype(bool)
+    return Deepened(
+        items=int(deeper.sum()),
+        oracle_positive=int((deeper & positive).sum()),
+        flipped=int((deeper & ~at_floor & chosen).sum()),
+        population_positive=int(positive.sum()),
+        population=len(depths),
+        wrong_at_floor=int((~at_floor).sum()),
+        recoverable=int((~at_floor & correct.any(axis=1)).sum()),
+    )
+
+
+@dataclass(frozen=True)
+class Composition:
+    """Who the deepened items are, beside all of them."""
+
+    items: int
+    hard: int
+    buckets: dict[str, int]
+    median_answer_tokens: float
+    median_answer_tokens_of_all: float
+
+
+def composition(
+    depths: np.ndarray, right_at_one: np.ndarray, buckets: Sequence[str], answer_tokens: np.ndarray, floor: int
+) -> Composition:
+    deeper = depths > floor
+    names = Counter(bucket for bucket, inside in zip(buckets, deeper, strict=True) if inside)
+    return Composition(
+        items=int(deeper.sum()),
+        hard=int((deeper & ~right_at_one.astype(bool)).sum()),
+        buckets=dict(names.most_common()),
+        median_answer_tokens=float(np.median(answer_tokens[deeper])) if deeper.any() else float("nan"),
+        median_answer_tokens_of_all=float(np.median(answer_tokens)),
+    )
+
+
+@dataclass(frozen=True)
+class ThresholdRow:
+    threshold: float
+    mean_depth: float
+    loop_cut: float
+    """Share of the budget's loops that is saved, 1 - mean/T_max; not of all compute."""
+    gap: float
+    gain: int
+    """Right answers more than at the full budget."""
+    seeds_without_loss: int
+    """Evaluation seeds on which nothing is lost against the budget."""
+
+
+THRESHOLDS = (0.01, 0.05, 0.10, 0.20, 0.30, 0.50)
+
+
+def threshold_sweep(
+    continue_probs: np.ndarray, correct: np.ndarray, seeds: np.ndarray, thresholds: Sequence[float] = THRESHOLDS
+) -> list[ThresholdRow]:
+    """The head without a floor, at several thresholds."""
+    budget = correct.shape[1]
+    rows = []
+    for threshold in thresholds:
+        halts = continue_probs < threshold
+        halts[:, -1] = True
+        depths = halts.argmax(axis=1) + 1
+        chosen = np.take_along_axis(correct, depths[:, None] - 1, axis=1)[:, 0]
+        gains = chosen.astype(int) - correct[:, -1].astype(int)
+        rows.append(
+            ThresholdRow(
+                threshold=threshold,
+                mean_depth=float(depths.mean()),
+                loop_cut=float(1 - depths.mean() / budget),
+                gap=hard_easy_gap(depths, correct[:, 0]).gap,
+                gain=int(gains.sum()),
+                seeds_without_loss=sum(gains[seeds == seed].sum() >= 0 for seed in np.unique(seeds)),
+            )
+        )
+    return rows
+
+
+def gap_closed(best_fixed: float, adaptive: float, ceiling: float) -> float:
+    """Which share of the way from the best fixed depth to the correctness ceiling was gone."""
+    return (adaptive - best_fixed) / (ceiling - best_fixed)

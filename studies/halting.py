@@ -1,0 +1,128 @@
+"""Every way to choose a depth, on the embedded base, over the training seeds of studies.tiny.
+
+For each seed's stage-1 model: sweeps of held-out and test items, a head for every objective (and for every strength of
+ACT's and PonderNet's penalty), thresholds and floors from the held-out items, and all methods on the test items.
+
+    python -m studies.halting [--seeds 0 1 2] [--runs runs/tiny-study] [--out runs/tiny-halting]
+"""
+
+import argparse
+import json
+import shutil
+import statistics
+from collections import defaultdict
+from pathlib import Path
+
+from transformers import AutoTokenizer
+
+from recurtrace import RecurTraceForCausalLM
+from recurtrace.data.mixture import gather
+from recurtrace.data.sampling import stratified
+from recurtrace.evaluation.comparison import compare
+from recurtrace.evaluation.statistics import transitions
+from recurtrace.files import writing
+from recurtrace.inference.depth_sweep import sweep
+from recurtrace.inference.sweep_files import Sweep, read_sweep
+from recurtrace.methods import HEADS
+from recurtrace.model.configuration_recurtrace import HeadSettings
+from recurtrace.model.heads import read_head, read_looped_config, write_head
+from recurtrace.training.halting_stage import DistillRecipe, distill
+
+MIXTURE = "runs/tiny-mixture"
+STRENGTHS = (0.001, 0.01, 0.1)
+HELDOUT, TEST = 1500, 2400
+
+
+def measured(model: Path, out: Path, split: str, count: int) -> Sweep:
+    if not (out / "manifest.json").is_file() or not json.loads((out / "manifest.json").read_text())["complete"]:
+        examples = stratified(gather(MIXTURE, None, split=split), count)
+        tokenizer = AutoTokenizer.from_pretrained("recurtrace/assets/tiny-base")
+        looped = RecurTraceForCausalLM.from_pretrained(model)
+        sweep(looped, tokenizer, examples, out, split, MIXTURE, batch_size=64, max_length=512)
+    return read_sweep(out)
+
+
+def study(seed: int, runs: Path, out: Path) -> list[dict]:
+    """The methods' rows for one training seed."""
+    file = out / f"methods-{seed}.json"
+    if file.is_file():
+        return json.loads(file.read_text())
+    model = out / f"model-{seed}"
+    if not model.exists():
+        shutil.copytree(runs / f"loop-{seed}" / "model", model)
+        config = json.loads((model / "config.json").read_text())
+        config["base_model_name_or_path"] = str(Path("recurtrace/assets/tiny-base").resolve())
+        (model / "config.json").write_text(json.dumps(config, indent=2))
+    heldout = measured(model, out / f"heldout-{seed}", "heldout", HELDOUT)
+    test = measured(model, out / f"test-{seed}", "test", TEST)
+    wanted = [(None if objective == "oracle" else objective, {"objective": objective}) for objective in HEADS]
+    wanted += [
+        (f"{objective}-{str(strength).replace('.', '_')}", {"objective": objective, "regularization": strength})
+        for objective in ("act", "pondernet")
+        for strength in STRENGTHS
+    ]
+    for name, fields in wanted:
+        weight, bias, _ = distill(heldout, DistillRecipe.check({**fields, "seed": seed}, "study"))
+        write_head(model, name, weight, bias, HeadSettings(fields["objective"]))
+    names = [None, *(read_looped_config(model).loop_halting_heads or {})]
+    results = compare(heldout, test, {name: read_head(model, name) for name in names})
+    best = max((r for r in results if r.method.signal == "fixed"), key=lambda r: r.accuracy)
+    rows = [
+        {
+            "method": result.method.name,
+            "title": result.method.title,
+            "accuracy": result.accuracy,
+            "mean_depth": result.mean_depth,
+            "nll": float(result.nll.mean()),
+            "floor": result.floor,
+            "threshold": result.threshold,
+            "against": best.method.name,
+            "net": transitions(best.correct, result.correct).net,
+            "p": transitions(best.correct, result.correct).p_value,
+        }
+        for result in results
+    ]
+    with writing(file) as temporary:
+        temporary.write_text(json.dumps(rows, indent=1))
+    return rows
+
+
+def table(by_seed: list[list[dict]]) -> str:
+    """Mean over training seeds, with the standard deviation behind it."""
+    found = defaultdict(list)
+    for rows in by_seed:
+        for row in rows:
+            found[row["title"]].append(row)
+
+    def spread(values: list[float], form: str) -> str:
+        deviation = f" ± {statistics.stdev(values):{form}}" if len(values) > 1 else ""
+        return f"{statistics.mean(values):{form}}{deviation}"
+
+    lines = [
+        "| method | accuracy, % | mean loops | NLL | right more than the best fixed | p, seed by seed |",
+        "|---|---:|---:|---:|---:|---|",
+    ]
+    for title, rows in found.items():
+        accuracy = spread([100 * row["accuracy"] for row in rows], ".2f")
+        loops, nll = spread([row["mean_depth"] for row in rows], ".2f"), spread([row["nll"] for row in rows], ".3f")
+        ps = ", ".join(f"{row['p']:.2g}" for row in rows)
+        lines.append(
+            f"| {title} | {accuracy} | {loops} | {nll} | {spread([row['net'] for row in rows], '.0f')} | {ps} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--runs", type=Path, default=Path("runs/tiny-study"))
+    parser.add_argument("--out", type=Path, default=Path("runs/tiny-halting"))
+    arguments = parser.parse_args()
+    text = table([study(seed, arguments.runs, arguments.out) for seed in arguments.seeds])
+    with writing(arguments.out / "table.md") as temporary:
+        temporary.write_text(text + "\n")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()
