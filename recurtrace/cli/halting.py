@@ -165,53 +165,43 @@ def compare(
     heldout: Annotated[Path, typer.Option(help="Sweep of held-out items: thresholds and floors come from it.")],
     test: Annotated[Path, typer.Option(help="Sweep of test items, with the same depths.")],
     tasks: Tasks = None,
-    select: Annotated[Literal["nll", "accuracy"], typer.Option(help="What thresholds must not lose.")] = "nll",
-    out: Annotated[Path | None, typer.Option(help="Write the table as JSON too.")] = None,
+    out: Annotated[Path | None, typer.Option(help="JSON file to write everything to; `report` reads it.")] = None,
 ) -> None:
     """Put every way to choose a depth side by side, those heads included that the model folder has."""
     from rich.console import Console
     from rich.table import Table
 
-    from recurtrace.evaluation.comparison import compare as run
+    from recurtrace.evaluation.analysis import analyse
     from recurtrace.files import writing
     from recurtrace.model.heads import read_head, read_looped_config
 
     config = read_looped_config(model)
     names = [*([None] if config.loop_halting_trained else []), *(config.loop_halting_heads or {})]
     heads = {name: read_head(model, name) for name in names}
-    results = run(read_sweep_of(model, heldout, None, tasks), read_sweep_of(model, test, None, tasks), heads, select)
-    best = max((result for result in results if result.method.signal == "fixed"), key=lambda result: result.accuracy)
-    table = Table("method", "accuracy", "right", "loops", f"Δ {best.method.title}", "NLL", "floor", "threshold")
-    rows = []
-    for result in results:
-        right = int(result.correct.sum())
-        threshold = f"{result.threshold:.3g}" if result.threshold is not None else ""
+    held, tested = (read_sweep_of(model, folder, None, tasks) for folder in (heldout, test))
+    probes = list(config.loop_halting_aux_depths)
+    found = analyse(held, tested, heads, probes, config.loop_halting_aux_margin)
+    found["command"] = f"recurtrace compare {model} --heldout {heldout} --test {test}"
+    title = {row["name"]: row["title"] for row in found["methods"]}[found["best_fixed"]]
+    table = Table("method", "accuracy", "right", "loops", f"Δ {title}", "p", "NLL", "floor", "threshold")
+    for row in found["methods"]:
         table.add_row(
-            result.method.title + (" *" if result.method.ours else ""),
-            f"{result.accuracy:.2%}",
-            str(right),
-            f"{result.mean_depth:.2f}",
-            f"{right - int(best.correct.sum()):+d}",
-            f"{result.nll.mean():.4f}",
-            str(result.floor),
-            threshold,
-        )
-        rows.append(
-            {
-                "method": result.method.name,
-                "accuracy": result.accuracy,
-                "correct": right,
-                "mean_depth": result.mean_depth,
-                "nll": float(result.nll.mean()),
-                "floor": result.floor,
-                "threshold": result.threshold,
-            }
+            row["title"] + (" *" if row["ours"] else ""),
+            f"{row['accuracy']:.2%}",
+            str(row["correct"]),
+            f"{row['mean_depth']:.2f}",
+            f"{row['net']:+d}",
+            f"{row['p_value']:.2g}",
+            f"{row['nll']:.4f}",
+            str(row["floor"]),
+            f"{row['threshold']:.3g}" if row["threshold"] is not None else "",
         )
     Console().print(table)
     typer.echo("* not in the paper's comparison. The oracles look at the answer: they are ceilings, not methods.")
     if out is not None:
         with writing(out) as temporary:
-            temporary.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
+            temporary.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        typer.echo(f"Everything about it is in {out}.")
 
 
 def parse_depths(text: str) -> list[int]:

@@ -261,7 +261,7 @@ def threshold_sweep(
                 loop_cut=float(1 - depths.mean() / budget),
                 gap=hard_easy_gap(depths, correct[:, 0]).gap,
                 gain=int(gains.sum()),
-                seeds_without_loss=sum(gains[seeds == seed].sum() >= 0 for seed in np.unique(seeds)),
+                seeds_without_loss=sum(int(gains[seeds == seed].sum() >= 0) for seed in np.unique(seeds)),
             )
         )
     return rows

@@ -71,7 +71,10 @@ def test_distill_calibrate_compare(place, tmp_path):
     )
     for title in ("RecurTrace", "ACT + floor", "CALM (margin)", "LoopUS-Conf", "TaH-Mismatch", "Correctness oracle"):
         assert title in table
-    rows = {row["method"]: row for row in json.loads((tmp_path / "t.json").read_text())}
+    found = json.loads((tmp_path / "t.json").read_text())
+    rows = {row["name"]: row for row in found["methods"]}
+    assert sum(found["histogram"].values()) == found["items"] == 48
+    assert {task["task"] for task in found["tasks"]} == {"p_hop", "arithmetic"}
     test = read_sweep(place / "test")
     depths = stop_depths(
         signal_values(test, "head", (weight, bias, settings)), "head", settings.threshold, settings.min_depth
