@@ -13,6 +13,7 @@ from recurtrace.cli.generate import generate
 from recurtrace.cli.halting import calibrate, compare, distill, sweep
 from recurtrace.cli.info import info
 from recurtrace.cli.probe import probe
+from recurtrace.cli.report import report
 from recurtrace.cli.train import pretrain, train
 from recurtrace.errors import RecurTraceError
 
@@ -31,6 +32,7 @@ app.command()(distill)
 app.command()(calibrate)
 app.command()(compare)
 app.command()(evaluate)
+app.command()(report)
 app.command()(generate)
 app.command()(info)
 app.command()(demo)

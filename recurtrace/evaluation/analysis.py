@@ -1,5 +1,6 @@
 """All that the paper says of adaptive depth, computed from two sweeps and the heads of one model, as one JSON file."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -77,7 +78,16 @@ def analyse(
         "operating_points": _operating_points(heldout, test, heads[None], probs, own, seeds),
         "tasks": _tasks(heldout, test, heads),
     }
-    return found
+    return _known(found)
+
+
+def _known(value: Any) -> Any:
+    """The same with None for what cannot be said, such as the mean of no items: JSON has no NaN."""
+    if isinstance(value, dict):
+        return {key: _known(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_known(part) for part in value]
+    return None if isinstance(value, float) and math.isnan(value) else value
 
 
 def evaluation_seeds(test: Sweep) -> np.ndarray:
