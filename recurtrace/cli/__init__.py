@@ -12,6 +12,7 @@ from recurtrace.cli.evaluate import evaluate
 from recurtrace.cli.generate import generate
 from recurtrace.cli.halting import calibrate, compare, distill, sweep
 from recurtrace.cli.info import info
+from recurtrace.cli.lm_eval import lm_eval
 from recurtrace.cli.probe import probe
 from recurtrace.cli.report import report
 from recurtrace.cli.train import pretrain, train
@@ -24,6 +25,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Turn a pretrained language model into a looped reasoner that picks its depth for each input.",
 )
+PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 app.command()(probe)
 app.command()(convert)
 app.command()(train)
@@ -33,6 +35,7 @@ app.command()(calibrate)
 app.command()(compare)
 app.command()(evaluate)
 app.command()(report)
+app.command("lm-eval", context_settings=PASSED_ON)(lm_eval)
 app.command()(generate)
 app.command()(info)
 app.command()(demo)

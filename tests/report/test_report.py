@@ -131,6 +131,7 @@ def test_a_browser_shows_it_without_sideways_scrolling(space):
     file = space / "report" / "probe.html"
     file.write_text(page.replace("</body>", probe + "</body>"))
     flags = ["--headless", "--no-sandbox", "--disable-gpu", "--window-size=500,900", "--virtual-time-budget=3000"]
+    flags += ["--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"]
     done = subprocess.run(
         [CHROMIUM, *flags, "--dump-dom", f"file://{file}"], capture_output=True, text=True, timeout=120
     )
