@@ -9,20 +9,18 @@ of their medians, since what else happens on the machine hits a long run more of
 
 import argparse
 import platform
-import random
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from rich.console import Console
-from tqdm import tqdm
 from transformers import DynamicCache, PreTrainedModel, Qwen3Config
 from transformers import __version__ as transformers_version
 
 from benchmarks.common import random_base, write_between
+from recurtrace.evaluation.runtime import time_ratios
 from recurtrace.model import RecurTraceCache, RecurTraceForCausalLM
 from recurtrace.model.cost import Cost, cost_of
 
@@ -43,26 +41,6 @@ def build() -> tuple[PreTrainedModel, RecurTraceForCausalLM]:
     )  # fmt: skip
     base = random_base(config).eval()
     return base, RecurTraceForCausalLM.from_base(base)
-
-
-def ratios(
-    reference: Callable[[], None], variants: dict[object, Callable[[], None]], turns: int
-) -> dict[object, float]:
-    """A variant's time over all turns by the reference's."""
-    runs = {None: reference, **variants}
-    taken: dict[object, list[float]] = {name: [] for name in runs}
-    for run in runs.values():
-        run()
-    for _ in tqdm(range(turns), leave=False):
-        for name in random.sample(list(runs), k=len(runs)):
-            taken[name].append(seconds(runs[name]))
-    return {name: sum(taken[name]) / sum(taken[None]) for name in variants}
-
-
-def seconds(run: Callable[[], None]) -> float:
-    began = time.perf_counter()
-    run()
-    return time.perf_counter() - began
 
 
 def depth_table(base: PreTrainedModel, model: RecurTraceForCausalLM, cost: Cost, turns: int) -> list[str]:
@@ -89,8 +67,10 @@ def depth_table(base: PreTrainedModel, model: RecurTraceForCausalLM, cost: Cost,
         base(context[:, :1], past_key_values=base_cache)
         base_cache.crop(-1)
 
-    read = ratios(lambda: base(prompt, use_cache=True, logits_to_keep=1), {t: prefill(t) for t in DEPTHS}, 4 * turns)
-    write = ratios(base_decode, {t: decode(t) for t in DEPTHS}, 8 * turns)
+    read = time_ratios(
+        lambda: base(prompt, use_cache=True, logits_to_keep=1), {t: prefill(t) for t in DEPTHS}, 4 * turns
+    )
+    write = time_ratios(base_decode, {t: decode(t) for t in DEPTHS}, 8 * turns)
     lines = [
         f"| loops | prefill of {PROMPT} | FLOPs | time ÷ FLOPs | decode after {CONTEXT} | FLOPs | time ÷ FLOPs |",
         "|---:|---:|---:|---:|---:|---:|---:|",
@@ -125,7 +105,7 @@ def mixed_batch(model: RecurTraceForCausalLM, turns: int) -> list[str]:
     for name, make in (("prefill", prefill), ("decode", decode)):
         parts = [make(rows, loops) for loops, rows in groups.items()]
         whole = make(list(range(len(MIXED))), MIXED)
-        ratio = ratios(lambda parts=parts: [run() for run in parts] and None, {"whole": whole}, turns)["whole"]
+        ratio = time_ratios(lambda parts=parts: [run() for run in parts] and None, {"whole": whole}, turns)["whole"]
         lines.append(f"| {name} | {ratio:.3f} |")
     return lines
 

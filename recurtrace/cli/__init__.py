@@ -6,6 +6,7 @@ import typer
 from rich.console import Console
 
 from recurtrace.cli.convert import convert
+from recurtrace.cli.cost import cost
 from recurtrace.cli.data import app as data
 from recurtrace.cli.demo import demo
 from recurtrace.cli.evaluate import evaluate
@@ -34,6 +35,7 @@ app.command()(distill)
 app.command()(calibrate)
 app.command()(compare)
 app.command()(evaluate)
+app.command()(cost)
 app.command()(report)
 app.command("lm-eval", context_settings=PASSED_ON)(lm_eval)
 app.command()(generate)
