@@ -25,6 +25,16 @@ class Recipe(BaseModel):
         return cls.check(fields, str(path))
 
     @classmethod
+    def read_with(cls, path: Path, changes: list[str]) -> Self:
+        """A recipe with some of its fields changed, each as `field=value`."""
+        if not path.is_file():
+            raise RecurTraceError(f"there is no recipe at {str(path)!r}.")
+        if not changes:
+            return cls.read(path)
+        fields = cls.read(path).model_dump(mode="json", exclude_unset=True)
+        return cls.check(with_changes(fields, changes), str(path))
+
+    @classmethod
     def check(cls, fields: object, name: str) -> Self:
         if not isinstance(fields, dict):
             raise RecurTraceError(f"{name} holds no fields; it needs {', '.join(cls.model_fields)}.")

@@ -16,6 +16,7 @@ from recurtrace.cli.info import info
 from recurtrace.cli.lm_eval import lm_eval
 from recurtrace.cli.probe import probe
 from recurtrace.cli.report import report
+from recurtrace.cli.run import run
 from recurtrace.cli.train import pretrain, train
 from recurtrace.errors import RecurTraceError
 
@@ -27,6 +28,7 @@ app = typer.Typer(
     help="Turn a pretrained language model into a looped reasoner that picks its depth for each input.",
 )
 PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+app.command()(run)
 app.command()(probe)
 app.command()(convert)
 app.command()(train)

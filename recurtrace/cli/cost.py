@@ -22,9 +22,9 @@ def cost(
     from rich.console import Console
     from rich.table import Table
 
-    from recurtrace.cli.loading import load_looped
     from recurtrace.evaluation.runtime import measure_cost
     from recurtrace.files import writing
+    from recurtrace.model.loading import load_looped
 
     looped, _ = load_looped(model, device=device, dtype=dtype)
     found = measure_cost(looped, tokens, batch_size, turns)

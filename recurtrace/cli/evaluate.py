@@ -37,10 +37,10 @@ def evaluate(
     from rich.console import Console
     from rich.table import Table
 
-    from recurtrace.cli.loading import load_any
     from recurtrace.data.mixture import gather
     from recurtrace.data.sampling import evaluation_seeds, stratified
     from recurtrace.evaluation.evaluate import evaluate as run
+    from recurtrace.model.loading import load_any
     from recurtrace.records import read_evaluation
 
     asked = parse_loops(loops)

@@ -37,9 +37,9 @@ def generate(
     import torch
     from transformers import TextStreamer
 
-    from recurtrace.cli.loading import load_config, load_looped
     from recurtrace.model import RecurTraceCache
     from recurtrace.model.depth import check_request
+    from recurtrace.model.loading import load_config, load_looped
 
     bounds = {"min_depth": min_depth, "max_depth": max_depth, "threshold": threshold}
     check_request(depth, head, bounds, load_config(model), batch_size=1)  # refused before gigabytes are read

@@ -39,11 +39,11 @@ def sweep(
 
     The same command goes on after a kill.
     """
-    from recurtrace.cli.loading import load_looped
     from recurtrace.data.mixture import gather
     from recurtrace.data.sampling import stratified
     from recurtrace.inference.depth_sweep import sweep as run
     from recurtrace.inference.sweep_files import read_manifest
+    from recurtrace.model.loading import load_looped
 
     chosen = parse_depths(depths)
     examples = gather(data, data_dir, count, seed, split)

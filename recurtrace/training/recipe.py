@@ -9,8 +9,7 @@ from transformers import Qwen3Config
 
 from recurtrace.data.little_world import PRETRAIN_STEPS
 from recurtrace.data.synthetic import Sizes
-from recurtrace.errors import RecurTraceError
-from recurtrace.recipe import Recipe, with_changes
+from recurtrace.recipe import Recipe
 
 Method = Literal["loop", "plain_loop", "full", "adapter"]
 
@@ -61,16 +60,6 @@ class Optimization(Recipe):
                 f"batch_size {self.batch_size} is not a multiple of micro_batch_size {self.micro_batch_size}"
             )
         return self
-
-    @classmethod
-    def read_with(cls, path: Path, changes: list[str]) -> Self:
-        """A recipe with some of its fields changed, each as `field=value`."""
-        if not path.is_file():
-            raise RecurTraceError(f"there is no recipe at {str(path)!r}.")
-        if not changes:
-            return cls.read(path)
-        fields = cls.read(path).model_dump(mode="json", exclude_unset=True)
-        return cls.check(with_changes(fields, changes), str(path))
 
 
 class TrainRecipe(Optimization):

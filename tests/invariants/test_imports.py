@@ -11,6 +11,7 @@ ROOT = Path(recurtrace.__file__).parent
 # Each may import those in later rows, never those in earlier ones; within a row, nothing of the others.
 ORDER = [
     {"cli"},
+    {"pipeline"},
     {"report", "explorer"},
     {"training", "evaluation", "serving"},
     {"inference"},

@@ -1,0 +1,288 @@
+"""The whole story from one recipe: probe → data → train → sweep → distil → calibrate → compare → evaluate → report.
+
+Stages meet in files, so each can be run alone by its own command. A stage is skipped when what it depends on has not
+changed since it was last finished; otherwise it starts anew, or goes on if it was interrupted.
+"""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, PositiveInt, model_validator
+from rich.console import Console
+
+from recurtrace.data.mixture import MixtureRecipe, build, gather
+from recurtrace.data.sampling import stratified
+from recurtrace.errors import RecurTraceError
+from recurtrace.files import writing
+from recurtrace.recipe import Recipe
+
+TrainMethod = Literal["plain_loop", "full", "adapter"]
+HeadObjective = Literal["oracle", "act", "pondernet", "loopus", "tah"]
+
+
+class PipelineRecipe(Recipe):
+    """Everything from a base to a report."""
+
+    base: str
+    """Hub id or folder of the base."""
+    out: Path
+    """Folder for all of it."""
+    mixture: Path
+    """Recipe of the data."""
+    data_dir: Path | None = None
+    """Folder with datasets, where the hub is not to be asked."""
+    skip_missing: bool = False
+    """Go on without data that is not there."""
+    probe: PositiveInt | None = None
+    """Inputs to probe for the block; without it the block is the training recipe's."""
+    train: dict[str, Any]
+    """Fields of a training recipe; model, data, out and method are filled in."""
+    baselines: list[TrainMethod] = []
+    """Trained under the same budget, and evaluated."""
+    heldout: PositiveInt = 1000
+    """Held-out examples to sweep for heads and thresholds."""
+    test: PositiveInt = 2400
+    """Test items to sweep and evaluate, over all tasks."""
+    depth: int = Field(16, ge=2)
+    """Deepest loop of the sweeps."""
+    heads: list[HeadObjective] = ["oracle", "act", "pondernet", "loopus", "tah"]
+    """Heads to distil; the oracle's becomes the model's own."""
+    distill: dict[str, Any] = {}
+    """Settings of every head."""
+    loops: list[int | Literal["adaptive", "k"]] = [1, 2, 4, 6, 8, "adaptive"]
+    """Depths to evaluate at."""
+    batch_size: PositiveInt = 16
+    max_length: PositiveInt = 1024
+    seed: int = 0
+
+    @model_validator(mode="after")
+    def _check(self) -> "PipelineRecipe":
+        if filled := [name for name in ("model", "data", "out", "method") if name in self.train]:
+            raise ValueError(f"train.{filled[0]} is filled in by the pipeline; leave it out")
+        if "oracle" not in self.heads:
+            raise ValueError("heads must have oracle among them: it becomes the model's own")
+        return self
+
+
+@dataclass
+class Stage:
+    name: str
+    run: Callable[[], None]
+    settings: Any
+    """What its result depends on, beside the stages before it."""
+    makes: list[Path]
+    """What it writes, removed when it has to start anew; a folder that goes on by itself is its own judge."""
+    after: list[str]
+
+
+class Pipeline:
+    def __init__(self, recipe: PipelineRecipe):
+        self.recipe, self.out = recipe, recipe.out
+        self.console = Console(highlight=False)
+        self.file = recipe.out / "stages.json"
+
+    def run(self) -> Path:
+        """Run what is not done; returns the report's page."""
+        digests: dict[str, str] = {}
+        done: dict[str, str] = json.loads(self.file.read_text(encoding="utf-8")) if self.file.is_file() else {}
+        begun: dict[str, str] = done.get("begun", {})  # type: ignore[assignment]
+        for stage in self.stages():
+            parts = [json.dumps(stage.settings, sort_keys=True, default=str), *(digests[name] for name in stage.after)]
+            digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+            digests[stage.name] = digest
+            there = all(path.exists() for path in stage.makes)
+            if done.get(stage.name) == digest and there:
+                self.console.print(f"[dim]{stage.name}: done before[/dim]")
+                continue
+            if begun.get(stage.name) != digest:
+                for path in stage.makes:
+                    shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+            begun[stage.name] = digest
+            self._note({**done, "begun": begun})
+            self.console.print(f"[bold]{stage.name}[/bold]")
+            stage.run()
+            done[stage.name] = digest
+            self._note({**done, "begun": begun})
+        return self.out / "report" / "report.html"
+
+    def _note(self, what: dict[str, Any]) -> None:
+        with writing(self.file) as temporary:
+            temporary.write_text(json.dumps(what, indent=1) + "\n", encoding="utf-8")
+
+    def stages(self) -> list[Stage]:
+        recipe, out = self.recipe, self.out
+        methods = ["loop", *recipe.baselines]
+        runs = [out / "runs" / method.replace("_", "-") for method in methods]
+        names = ["base", *(run.name for run in runs)]
+        sweeping = [recipe.depth, recipe.batch_size, recipe.max_length, recipe.seed]
+        data = json.loads(MixtureRecipe.read(recipe.mixture).model_dump_json())
+        return [
+            Stage("data", self._data, [data, str(recipe.data_dir)], [out / "mixture"], []),
+            *(
+                [Stage("probe", self._probe, [recipe.base, recipe.probe], [out / "probe.json"], ["data"])]
+                if recipe.probe
+                else []
+            ),
+            Stage(
+                "train",
+                self._train,
+                [recipe.base, recipe.train, methods, recipe.seed],
+                runs,
+                ["data", *(["probe"] if recipe.probe else [])],
+            ),
+            Stage(
+                "sweep",
+                self._sweep,
+                [sweeping, recipe.heldout, recipe.test],
+                [out / "sweeps", out / "model"],
+                ["train"],
+            ),
+            Stage("distil", self._distil, [recipe.heads, recipe.distill], [out / "model" / "calibration"], ["sweep"]),
+            Stage("compare", self._compare, [], [out / "analysis"], ["distil"]),
+            Stage(
+                "evaluate",
+                self._evaluate,
+                [recipe.loops, recipe.test, recipe.batch_size, recipe.max_length],
+                [out / "evaluations" / name for name in names],
+                ["distil"],
+            ),
+            Stage("cost", self._cost, [], [out / "cost.json"], ["train"]),
+            Stage("report", self._report, [], [out / "report"], ["compare", "evaluate", "cost"]),
+        ]
+
+    def _data(self) -> None:
+        recipe = self.recipe
+        build(MixtureRecipe.read(recipe.mixture), self.out / "mixture", recipe.data_dir, recipe.skip_missing)
+
+    def _probe(self) -> None:
+        from recurtrace.inference.probe import probe_block
+        from recurtrace.model.convert import load_base, portable_name
+        from recurtrace.model.tokenizer import load_tokenizer
+
+        examples = gather(str(self.out / "mixture"), None)
+        model, fingerprint = load_base(self.recipe.base)
+        inputs = min(self.recipe.probe or 1, len(examples) - len(examples) // 5)
+        layers = self.recipe.train.get("loop", {}).get("loop_num_layers", 3)
+        found = probe_block(model, load_tokenizer(self.recipe.base), examples, inputs, len(examples) // 5, layers)
+        found.model, found.base_fingerprint, found.data = portable_name(self.recipe.base), fingerprint, "mixture"
+        found.write(self.out / "probe.json")
+
+    def _train(self) -> None:
+        from recurtrace.training.recipe import TrainRecipe
+        from recurtrace.training.run import train
+
+        fields = {**self.recipe.train, "model": self.recipe.base, "data": str(self.out / "mixture")}
+        fields.setdefault("seed", self.recipe.seed)
+        if self.recipe.probe:
+            found = json.loads((self.out / "probe.json").read_text(encoding="utf-8"))
+            fields["loop"] = {"loop_start": found["loop_start"], **fields.get("loop", {})}
+        for method in ("loop", *self.recipe.baselines):
+            own = {**fields, "method": method, "out": str(self.out / "runs" / method.replace("_", "-"))}
+            train(TrainRecipe.check(own, f"train ({method})"))
+
+    def _sweep(self) -> None:
+        from recurtrace.inference.depth_sweep import sweep
+
+        model = self.out / "model"
+        if not model.exists():
+            shutil.copytree(self.out / "runs" / "loop" / "model", model)
+        looped, tokenizer = self._load(model)
+        for split, count in (("heldout", self.recipe.heldout), ("test", self.recipe.test)):
+            sweep(
+                looped,
+                tokenizer,
+                self._examples(split, count),
+                self.out / "sweeps" / split,
+                split,
+                "mixture",
+                range(1, self.recipe.depth + 1),
+                batch_size=self.recipe.batch_size,
+                max_length=self.recipe.max_length,
+            )
+
+    def _distil(self) -> None:
+        from recurtrace.inference.calibrate import calibrate
+        from recurtrace.inference.policies import signal_values
+        from recurtrace.inference.sweep_files import read_sweep
+        from recurtrace.model.configuration_recurtrace import HeadSettings
+        from recurtrace.model.heads import change_head, read_head, write_head
+        from recurtrace.training.halting_stage import DistillRecipe, distill
+
+        model, heldout = self.out / "model", read_sweep(self.out / "sweeps" / "heldout")
+        for objective in self.recipe.heads:
+            settings = {**self.recipe.distill, "objective": objective, "seed": self.recipe.seed}
+            made = DistillRecipe.check(settings, "distill")
+            weight, bias, _ = distill(heldout, made)
+            name = None if objective == "oracle" else objective
+            write_head(model, name, weight, bias, HeadSettings(objective, made.pooling, max_depth=self.recipe.depth))
+            head = read_head(model, name)
+            found = calibrate(heldout, signal_values(heldout, "head", head), "head", max_depth=self.recipe.depth)
+            point = found.point
+            change_head(
+                model,
+                name,
+                replace(head[2], threshold=point.threshold, min_depth=point.min_depth, max_depth=point.max_depth),
+            )
+            with writing(model / "calibration" / f"{name or 'head'}.json") as temporary:
+                temporary.write_text(json.dumps(found.as_json(), indent=1) + "\n", encoding="utf-8")
+
+    def _compare(self) -> None:
+        from recurtrace.evaluation.analysis import analyse
+        from recurtrace.inference.sweep_files import read_sweep
+        from recurtrace.model.heads import read_head, read_looped_config
+
+        config = read_looped_config(self.out / "model")
+        heads = {name: read_head(self.out / "model", name) for name in [None, *(config.loop_halting_heads or {})]}
+        sweeps = [read_sweep(self.out / "sweeps" / split) for split in ("heldout", "test")]
+        found = analyse(sweeps[0], sweeps[1], heads, list(config.loop_halting_aux_depths))
+        found["command"] = "recurtrace compare model --heldout sweeps/heldout --test sweeps/test"
+        with writing(self.out / "analysis" / f"seed-{self.recipe.seed}.json") as temporary:
+            temporary.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+    def _evaluate(self) -> None:
+        from recurtrace.evaluation.evaluate import evaluate
+        from recurtrace.model.loading import load_any
+
+        examples = self._examples("test", self.recipe.test)
+        places = {"base": self.recipe.base, "loop": str(self.out / "model")}
+        places |= {
+            m.replace("_", "-"): str(self.out / "runs" / m.replace("_", "-") / "model") for m in self.recipe.baselines
+        }
+        for name, place in places.items():
+            model, tokenizer, kind = load_any(place)
+            asked: list[Any] = list(self.recipe.loops) if kind == "looped" else [1]
+            if name != "loop":  # only the model itself has a head
+                asked = [loops for loops in asked if loops != "adaptive"]
+            about = {"model": place, "kind": kind, "tasks": "mixture", "split": "test", "seed": self.recipe.seed}
+            options: Any = {"batch_size": self.recipe.batch_size, "max_length": self.recipe.max_length}
+            evaluate(model, tokenizer, examples, self.out / "evaluations" / name, asked, about=about, **options)
+
+    def _cost(self) -> None:
+        from recurtrace.evaluation.runtime import measure_cost
+
+        found = measure_cost(self._load(self.out / "runs" / "loop" / "model")[0])
+        found["command"] = "recurtrace cost model"
+        with writing(self.out / "cost.json") as temporary:
+            temporary.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+    def _report(self) -> None:
+        from recurtrace.report.render import report
+
+        report(self.out, self.out / "report", f"RecurTrace on {Path(self.recipe.base).name}")
+
+    def _examples(self, split: str, count: int) -> list[Any]:
+        found = gather(str(self.out / "mixture"), self.recipe.data_dir, split=split)
+        if not found:
+            raise RecurTraceError(f"the mixture has no {split} examples; raise heldout in its recipe.")
+        return stratified(found, count, self.recipe.seed)
+
+    @staticmethod
+    def _load(model: Path) -> tuple[Any, Any]:
+        from recurtrace.model.loading import load_looped
+
+        return load_looped(str(model))
