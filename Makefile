@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help install demo test check bench lock clean
+.PHONY: help install demo test check bench study lock clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -17,8 +17,9 @@ $(VENV)/.installed: requirements.lock pyproject.toml
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
-demo: install  ## convert a small model and show what it does
+demo: install  ## the embedded model at several depths, then the whole story on it: train, halt, evaluate, report
 	$(BIN)/recurtrace demo
+	$(BIN)/recurtrace run recipes/demo.yaml
 
 test: install  ## the tests
 	$(BIN)/python -m pytest --numprocesses 2
@@ -32,6 +33,10 @@ check: install  ## lint, types, tests
 bench: install  ## time and memory against the base model and against its FLOPs (15 minutes); updates the README
 	$(BIN)/python -m benchmarks.depth_cost --readme README.md
 	$(BIN)/python -m benchmarks.training_step --readme README.md
+
+study: install  ## train and compare on the embedded base, three seeds (two hours on two cores)
+	$(BIN)/python -m studies.tiny
+	$(BIN)/python -m studies.halting
 
 lock: install  ## write requirements.lock from what is installed
 	(echo '# The exact versions that `make` installs. Written by `make lock`.'; \

@@ -1,7 +1,4 @@
-"""`recurtrace demo`: the looped model in one minute, on a small base built on the spot."""
-
-import tempfile
-from pathlib import Path
+"""`recurtrace demo`: a looped model in half a minute, on the embedded base."""
 
 import typer
 from rich.console import Console
@@ -17,51 +14,52 @@ QWEN3_SCALES = {
 
 
 def demo() -> None:
-    """Convert a small Qwen3 built on the spot, and show what one loop, more loops and adaptive depth do."""
+    """Show what one loop, more loops and adaptive depth do to the embedded model's answers."""
     import torch
-    from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3ForCausalLM
+    from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging
 
+    from recurtrace.assets import TINY_BASE, TINY_LOOP
+    from recurtrace.data.little_world import SMALL
+    from recurtrace.data.synthetic import TASKS, item
     from recurtrace.model import RecurTraceForCausalLM
 
     console = Console(highlight=False)
     logging.disable_progress_bar()
-    torch.manual_seed(0)
-    with tempfile.TemporaryDirectory() as folder:
-        base_folder, looped_folder = Path(folder) / "base", Path(folder) / "looped"
-        tiny = Qwen3Config(
-            vocab_size=512, hidden_size=128, intermediate_size=256, num_hidden_layers=8, num_attention_heads=4,
-            num_key_value_heads=2, head_dim=32, eos_token_id=None, initializer_range=0.1,
-        )  # fmt: skip
-        Qwen3ForCausalLM(tiny).save_pretrained(base_folder)
+    base, tokenizer = AutoModelForCausalLM.from_pretrained(TINY_BASE), AutoTokenizer.from_pretrained(TINY_BASE)
+    model = RecurTraceForCausalLM.from_pretrained(TINY_LOOP)
+    count = sum(parameter.numel() for parameter in base.parameters())
+    _say(
+        f"1. A Qwen3 of {count / 1e6:.1f} M parameters, trained here on short problems; layers 3–5 of its 8 are looped."
+    )
 
-        _say("1. Convert: layers 3–5 of an 8-layer Qwen3 become the looped block; the base stays as it is.")
-        model = RecurTraceForCausalLM.from_base(base_folder, loop_start=3, loop_attn_head_dim=32)
-        with torch.no_grad():  # stands in for training: open the memory, give the head something to say
-            for name, parameter in model.loop.named_parameters():
-                if name.endswith("gate.bias"):
-                    parameter.zero_()
-            model.loop.halting.weight.normal_(std=0.1)
-        model.config.loop_halting_trained = True
-        model.save_pretrained(looped_folder)
-        size = (looped_folder / "recurtrace.safetensors").stat().st_size
-        _say(f"   Saved the loop modules alone: recurtrace.safetensors, {size / 1024:,.0f} KiB.")
+    examples = [item(task, "test", index, 0, k, SMALL) for task in TASKS for index, k in enumerate((2, 4, 6))]
+    batch = tokenizer([example.prompt for example in examples], return_tensors="pt", padding=True)
+    inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    with torch.no_grad():
+        same = torch.equal(model(**inputs, loops=1, use_cache=False).logits, base(**inputs, use_cache=False).logits)
+    _say(f"\n2. One loop is the base model, bit for bit: {same}")
+    if not same:
+        raise typer.Exit(1)
 
-        base = AutoModelForCausalLM.from_pretrained(base_folder)
-        model = RecurTraceForCausalLM.from_pretrained(looped_folder)
-        prompts = torch.randint(0, 512, (6, 12))
-        same = torch.equal(model(prompts, loops=1).logits, base(prompts).logits)
-        _say(f"\n2. One loop is the base model, bit for bit: {same}")
-        if not same:
-            raise typer.Exit(1)
-
-        _say("\n3. Generation through the ordinary generate (weights are random, so the tokens mean nothing):")
-        table = Table("loops", "depth of each of 6 prompts", "first prompt's new tokens")
-        for loops in (1, 2, 4, "adaptive"):
-            out = model.generate(prompts, loops=loops, max_new_tokens=8, return_dict_in_generate=True)
-            depths = " ".join(map(str, out.past_key_values.depths))
-            table.add_row(str(loops), depths, " ".join(map(str, out.sequences[0, -8:].tolist())))
-        console.print(table)
+    _say("\n3. Problems with symbols that stage 1 never saw, answered at several depths (✓ is right):")
+    answers, depths = {}, []
+    for loops in (1, 2, 4, 8, "adaptive"):
+        out = model.generate(**inputs, loops=loops, max_new_tokens=6, do_sample=False, return_dict_in_generate=True)
+        new = out.sequences[:, inputs["input_ids"].shape[1] :]
+        answers[loops] = [text.strip() for text in tokenizer.batch_decode(new, skip_special_tokens=True)]
+        depths = out.past_key_values.depths
+    table = Table(
+        "problem", "answer", *(f"{loops} loop{'s' if loops != 1 else ''}" for loops in answers), show_lines=True
+    )
+    for i, example in enumerate(examples):
+        cells = [
+            f"{given[i]} {'✓' if given[i] == example.answer else ''}"
+            + (f" ({depths[i]})" if loops == "adaptive" else "")
+            for loops, given in answers.items()
+        ]
+        table.add_row(example.prompt, example.answer, *cells)
+    console.print(table)
 
     _say("\n4. What is added at the paper's four scales (counted on the meta device):")
     console.print(_scales())
