@@ -26,6 +26,7 @@ def sweep(
         Literal["heldout", "train", "test"], typer.Option(help="heldout and train may be fitted to, test never.")
     ] = "heldout",
     data_dir: DataDir = None,
+    tasks: Annotated[str | None, typer.Option(help="Of a mixture, only these tasks, separated by commas.")] = None,
     count: Annotated[int | None, typer.Option(min=1, help="Examples to take, stratified; all if left out.")] = None,
     depths: Annotated[str, typer.Option(help="Depths to decode at: 1-16, or 1,2,4,8.")] = "1-16",
     batch_size: Annotated[int, typer.Option(min=1, help="Examples in one unroll.")] = 16,
@@ -46,7 +47,8 @@ def sweep(
     from recurtrace.model.loading import load_looped
 
     chosen = parse_depths(depths)
-    examples = gather(data, data_dir, count, seed, split)
+    only = [task.strip() for task in tasks.split(",")] if tasks else None
+    examples = gather(data, data_dir, count, seed, split, only)
     examples = stratified(examples, count if count is not None else len(examples), seed)
     looped, tokenizer = load_looped(model, dtype=dtype, device=device)
     run(looped, tokenizer, examples, out, split, data, chosen, None, batch_size, max_length, states=states)

@@ -16,7 +16,7 @@ import json
 import platform
 import random
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -154,19 +154,25 @@ def read_examples(
 
 
 def gather(
-    data: str, data_dir: Path | None, count: int | None = None, seed: int = 0, split: str = "heldout"
+    data: str,
+    data_dir: Path | None,
+    count: int | None = None,
+    seed: int = 0,
+    split: str = "heldout",
+    only: Sequence[str] | None = None,
 ) -> list[Example]:
     """Examples of a mixture's folder, or of tasks (`a,b`), by what they may be used for.
 
     heldout: kept from training; of tasks without a mixture, their training split. test: the test of each task, at a
     mixture's own sizes. `count` is how many the caller will use; a generated or streamed task gives no more of these.
+    `only` are the tasks of a mixture to take.
     """
     sizes = PAPER
     if (Path(data) / MANIFEST).is_file():
         if split in ("train", "heldout"):
-            return read_examples(Path(data), split)  # type: ignore[arg-type]
+            return read_examples(Path(data), split, only)  # type: ignore[arg-type]
         manifest = _read_manifest(Path(data))
-        tasks = [find_task(name) for name in manifest["sources"]]
+        tasks = [find_task(name) for name in only or manifest["sources"]]
         sizes = MixtureRecipe.check(manifest["recipe"], data).sizes
     else:
         tasks = [find_task(name.strip()) for name in data.split(",")]

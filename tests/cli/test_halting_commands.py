@@ -108,6 +108,7 @@ def test_bad_input_gets_a_sentence(place, tmp_path):
 
 def test_a_sweep_without_states_says_what_is_missing(place, tmp_path):
     options = ("--data", place / "mixture", "--depths", "1-4", "--count", 8, "--no-states", "--out", tmp_path / "s")
-    run("sweep", place / "model", *options)
+    run("sweep", place / "model", *options, "--split", "train", "--tasks", "p_hop")
+    assert {item["task"] for item in read_sweep(tmp_path / "s").items} == {"p_hop"}
     with pytest.raises(RecurTraceError, match="kept no pooled states"):
         run("distill", place / "model", "--sweep", tmp_path / "s")
