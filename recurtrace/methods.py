@@ -21,8 +21,11 @@ class Method:
     """Not in the paper's comparison."""
 
 
+def fixed_depth(loops: int) -> Method:
+    return Method(f"fixed-{loops}", f"Fixed depth, T={loops}", "fixed", floor=loops)
+
+
 METHODS = (
-    *(Method(f"fixed-{depth}", f"Fixed depth, T={depth}", "fixed", floor=depth) for depth in (1, 2, 4, 6, 8, 16)),
     # Halting distributions stop by themselves, once stopping is likelier than going on.
     Method("act", "ACT", "head", "act", "act", floor=1, threshold=0.5),
     Method("pondernet", "PonderNet", "head", "pondernet", "pondernet", floor=1, threshold=0.5),

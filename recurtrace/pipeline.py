@@ -9,6 +9,7 @@ import json
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,6 +21,8 @@ from recurtrace.data.sampling import stratified
 from recurtrace.errors import RecurTraceError
 from recurtrace.files import writing
 from recurtrace.recipe import Recipe
+from recurtrace.training.halting_stage import DistillRecipe
+from recurtrace.training.recipe import TrainRecipe
 
 TrainMethod = Literal["plain_loop", "full", "adapter"]
 HeadObjective = Literal["oracle", "act", "pondernet", "loopus", "tah"]
@@ -45,7 +48,7 @@ class PipelineRecipe(Recipe):
     baselines: list[TrainMethod] = []
     """Trained under the same budget, and evaluated."""
     heldout: PositiveInt = 1000
-    """Held-out examples to sweep for heads and thresholds."""
+    """Held-out examples to sweep for thresholds, and as many training examples for heads."""
     test: PositiveInt = 2400
     """Test items to sweep and evaluate, over all tasks."""
     depth: int = Field(16, ge=2)
@@ -66,7 +69,19 @@ class PipelineRecipe(Recipe):
             raise ValueError(f"train.{filled[0]} is filled in by the pipeline; leave it out")
         if "oracle" not in self.heads:
             raise ValueError("heads must have oracle among them: it becomes the model's own")
+        TrainRecipe.check(self.training("loop"), "train")  # refused now, not after hours
+        probes = DistillRecipe.check({**self.distill, "objective": "oracle"}, "distill").probe_depths
+        if max(probes) > self.depth:
+            raise ValueError(f"distill.probe_depths go to {max(probes)}, deeper than depth {self.depth}")
         return self
+
+    def training(self, method: str) -> dict[str, Any]:
+        """Fields of one method's training recipe; a probed block is filled in later."""
+        fields = {"seed": self.seed, **self.train, "model": self.base, "data": str(self.out / "mixture")}
+        return {**fields, "method": method, "out": str(self.run_folder(method))}
+
+    def run_folder(self, method: str) -> Path:
+        return self.out / "runs" / method.replace("_", "-")
 
 
 @dataclass
@@ -100,6 +115,8 @@ class Pipeline:
                 self.console.print(f"[dim]{stage.name}: done before[/dim]")
                 continue
             if begun.get(stage.name) != digest:
+                if stage.name not in begun and (foreign := [path for path in stage.makes if path.exists()]):
+                    raise RecurTraceError(f"{str(foreign[0])!r} was not made by this pipeline; choose another out.")
                 for path in stage.makes:
                     shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
             begun[stage.name] = digest
@@ -117,43 +134,39 @@ class Pipeline:
     def stages(self) -> list[Stage]:
         recipe, out = self.recipe, self.out
         methods = ["loop", *recipe.baselines]
-        runs = [out / "runs" / method.replace("_", "-") for method in methods]
-        names = ["base", *(run.name for run in runs)]
-        sweeping = [recipe.depth, recipe.batch_size, recipe.max_length, recipe.seed]
+        probing = ["probe"] if recipe.probe else []
+        layers = recipe.train.get("loop", {}).get("loop_num_layers")
         data = json.loads(MixtureRecipe.read(recipe.mixture).model_dump_json())
-        return [
-            Stage("data", self._data, [data, str(recipe.data_dir)], [out / "mixture"], []),
-            *(
-                [Stage("probe", self._probe, [recipe.base, recipe.probe], [out / "probe.json"], ["data"])]
-                if recipe.probe
-                else []
-            ),
-            Stage(
-                "train",
-                self._train,
-                [recipe.base, recipe.train, methods, recipe.seed],
-                runs,
-                ["data", *(["probe"] if recipe.probe else [])],
-            ),
-            Stage(
-                "sweep",
-                self._sweep,
-                [sweeping, recipe.heldout, recipe.test],
-                [out / "sweeps", out / "model"],
-                ["train"],
-            ),
-            Stage("distil", self._distil, [recipe.heads, recipe.distill], [out / "model" / "calibration"], ["sweep"]),
+        trained = [recipe.base, recipe.train, recipe.seed]
+        swept = [recipe.depth, recipe.batch_size, recipe.max_length, recipe.heldout, recipe.test, recipe.seed]
+        evaluated = [recipe.test, recipe.batch_size, recipe.max_length, recipe.seed]
+
+        def evaluation(name: str, place: str, loops: list[Any], after: list[str]) -> Stage:
+            settings = [place, loops, *evaluated]
+            makes = [out / "evaluations" / name]
+            return Stage(f"evaluate {name}", lambda: self._evaluate(name, place, loops), settings, makes, after)
+
+        stages = [Stage("data", self._data, [data, str(recipe.data_dir)], [out / "mixture"], [])]
+        if recipe.probe:
+            settings = [recipe.base, recipe.probe, layers]
+            stages.append(Stage("probe", self._probe, settings, [out / "probe.json"], ["data"]))
+        for method in methods:
+            run = recipe.run_folder(method)
+            stages.append(Stage(f"train {run.name}", partial(self._train, method), trained, [run], ["data", *probing]))
+        stages += [
+            Stage("sweep", self._sweep, swept, [out / "sweeps"], ["train loop"]),
+            Stage("distil", self._distil, [recipe.heads, recipe.distill], [out / "model"], ["sweep"]),
             Stage("compare", self._compare, [], [out / "analysis"], ["distil"]),
-            Stage(
-                "evaluate",
-                self._evaluate,
-                [recipe.loops, recipe.test, recipe.batch_size, recipe.max_length],
-                [out / "evaluations" / name for name in names],
-                ["distil"],
-            ),
-            Stage("cost", self._cost, [], [out / "cost.json"], ["train"]),
-            Stage("report", self._report, [], [out / "report"], ["compare", "evaluate", "cost"]),
+            evaluation("base", recipe.base, [1], ["data"]),
+            evaluation("loop", str(out / "model"), list(recipe.loops), ["distil"]),
         ]
+        for method in recipe.baselines:
+            run = recipe.run_folder(method)
+            loops = [t for t in recipe.loops if t != "adaptive"] if method == "plain_loop" else [1]
+            stages.append(evaluation(run.name, str(run / "model"), loops, [f"train {run.name}"]))
+        stages.append(Stage("cost", self._cost, [], [out / "cost.json"], ["train loop"]))
+        before = [stage.name for stage in stages if stage.name.startswith(("compare", "evaluate", "cost"))]
+        return [*stages, Stage("report", self._report, [], [out / "report"], before)]
 
     def _data(self) -> None:
         recipe = self.recipe
@@ -172,27 +185,22 @@ class Pipeline:
         found.model, found.base_fingerprint, found.data = portable_name(self.recipe.base), fingerprint, "mixture"
         found.write(self.out / "probe.json")
 
-    def _train(self) -> None:
-        from recurtrace.training.recipe import TrainRecipe
+    def _train(self, method: str) -> None:
         from recurtrace.training.run import train
 
-        fields = {**self.recipe.train, "model": self.recipe.base, "data": str(self.out / "mixture")}
-        fields.setdefault("seed", self.recipe.seed)
+        fields = self.recipe.training(method)
         if self.recipe.probe:
             found = json.loads((self.out / "probe.json").read_text(encoding="utf-8"))
             fields["loop"] = {"loop_start": found["loop_start"], **fields.get("loop", {})}
-        for method in ("loop", *self.recipe.baselines):
-            own = {**fields, "method": method, "out": str(self.out / "runs" / method.replace("_", "-"))}
-            train(TrainRecipe.check(own, f"train ({method})"))
+        train(TrainRecipe.check(fields, f"train ({method})"))
 
     def _sweep(self) -> None:
+        """Training examples for heads, held-out ones for thresholds, test items to compare on."""
         from recurtrace.inference.depth_sweep import sweep
 
-        model = self.out / "model"
-        if not model.exists():
-            shutil.copytree(self.out / "runs" / "loop" / "model", model)
-        looped, tokenizer = self._load(model)
-        for split, count in (("heldout", self.recipe.heldout), ("test", self.recipe.test)):
+        looped, tokenizer = self._load(self.recipe.run_folder("loop") / "model")
+        counts = {"train": self.recipe.heldout, "heldout": self.recipe.heldout, "test": self.recipe.test}
+        for split, count in counts.items():
             sweep(
                 looped,
                 tokenizer,
@@ -211,13 +219,18 @@ class Pipeline:
         from recurtrace.inference.sweep_files import read_sweep
         from recurtrace.model.configuration_recurtrace import HeadSettings
         from recurtrace.model.heads import change_head, read_head, write_head
-        from recurtrace.training.halting_stage import DistillRecipe, distill
+        from recurtrace.training.halting_stage import distill
 
-        model, heldout = self.out / "model", read_sweep(self.out / "sweeps" / "heldout")
+        model, fresh = self.out / "model", self.out / ".model.tmp"
+        if not model.exists():  # a whole copy or none
+            shutil.rmtree(fresh, ignore_errors=True)
+            shutil.copytree(self.recipe.run_folder("loop") / "model", fresh)
+            fresh.rename(model)
+        train, heldout = (read_sweep(self.out / "sweeps" / split) for split in ("train", "heldout"))
         for objective in self.recipe.heads:
             settings = {**self.recipe.distill, "objective": objective, "seed": self.recipe.seed}
             made = DistillRecipe.check(settings, "distill")
-            weight, bias, _ = distill(heldout, made)
+            weight, bias, _ = distill(train, made)
             name = None if objective == "oracle" else objective
             write_head(model, name, weight, bias, HeadSettings(objective, made.pooling, max_depth=self.recipe.depth))
             head = read_head(model, name)
@@ -244,28 +257,20 @@ class Pipeline:
         with writing(self.out / "analysis" / f"seed-{self.recipe.seed}.json") as temporary:
             temporary.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
-    def _evaluate(self) -> None:
+    def _evaluate(self, name: str, place: str, loops: list[Any]) -> None:
         from recurtrace.evaluation.evaluate import evaluate
         from recurtrace.model.loading import load_any
 
+        model, tokenizer, kind = load_any(place)
+        about = {"model": place, "kind": kind, "tasks": "mixture", "split": "test", "seed": self.recipe.seed}
+        options: Any = {"batch_size": self.recipe.batch_size, "max_length": self.recipe.max_length}
         examples = self._examples("test", self.recipe.test)
-        places = {"base": self.recipe.base, "loop": str(self.out / "model")}
-        places |= {
-            m.replace("_", "-"): str(self.out / "runs" / m.replace("_", "-") / "model") for m in self.recipe.baselines
-        }
-        for name, place in places.items():
-            model, tokenizer, kind = load_any(place)
-            asked: list[Any] = list(self.recipe.loops) if kind == "looped" else [1]
-            if name != "loop":  # only the model itself has a head
-                asked = [loops for loops in asked if loops != "adaptive"]
-            about = {"model": place, "kind": kind, "tasks": "mixture", "split": "test", "seed": self.recipe.seed}
-            options: Any = {"batch_size": self.recipe.batch_size, "max_length": self.recipe.max_length}
-            evaluate(model, tokenizer, examples, self.out / "evaluations" / name, asked, about=about, **options)
+        evaluate(model, tokenizer, examples, self.out / "evaluations" / name, loops, about=about, **options)
 
     def _cost(self) -> None:
         from recurtrace.evaluation.runtime import measure_cost
 
-        found = measure_cost(self._load(self.out / "runs" / "loop" / "model")[0])
+        found = measure_cost(self._load(self.recipe.run_folder("loop") / "model")[0])
         found["command"] = "recurtrace cost model"
         with writing(self.out / "cost.json") as temporary:
             temporary.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")

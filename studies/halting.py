@@ -1,7 +1,8 @@
 """Every way to choose a depth, on the embedded base, over the training seeds of studies.tiny.
 
-For each seed's stage-1 model: sweeps of held-out and test items, a head for every objective (and for every strength of
-ACT's and PonderNet's penalty), thresholds and floors from the held-out items, and all methods on the test items.
+For each seed's stage-1 model: sweeps of training, held-out and test items, a head for every objective (and for every
+strength of ACT's and PonderNet's penalty) from the first, thresholds and floors from the second, and all methods on the
+third.
 
     python -m studies.halting [--seeds 0 1 2] [--runs runs/tiny-study] [--out runs/tiny-halting]
 """
@@ -30,7 +31,7 @@ from recurtrace.training.halting_stage import DistillRecipe, distill
 
 MIXTURE = "runs/tiny-mixture"
 STRENGTHS = (0.001, 0.01, 0.1)
-HELDOUT, TEST = 1500, 2400
+COUNTS = {"train": 1000, "heldout": 1000, "test": 1200}
 
 
 def measured(model: Path, out: Path, split: str, count: int) -> Sweep:
@@ -53,8 +54,7 @@ def study(seed: int, runs: Path, out: Path) -> list[dict]:
         config = json.loads((model / "config.json").read_text())
         config["base_model_name_or_path"] = str(Path("recurtrace/assets/tiny-base").resolve())
         (model / "config.json").write_text(json.dumps(config, indent=2))
-    heldout = measured(model, out / f"heldout-{seed}", "heldout", HELDOUT)
-    test = measured(model, out / f"test-{seed}", "test", TEST)
+    train, heldout, test = (measured(model, out / f"{split}-{seed}", split, count) for split, count in COUNTS.items())
     wanted = [(None if objective == "oracle" else objective, {"objective": objective}) for objective in HEADS]
     wanted += [
         (f"{objective}-{str(strength).replace('.', '_')}", {"objective": objective, "regularization": strength})
@@ -62,7 +62,7 @@ def study(seed: int, runs: Path, out: Path) -> list[dict]:
         for strength in STRENGTHS
     ]
     for name, fields in wanted:
-        weight, bias, _ = distill(heldout, DistillRecipe.check({**fields, "seed": seed}, "study"))
+        weight, bias, _ = distill(train, DistillRecipe.check({**fields, "seed": seed}, "study"))
         write_head(model, name, weight, bias, HeadSettings(fields["objective"]))
     names = [None, *(read_looped_config(model).loop_halting_heads or {})]
     results = compare(heldout, test, {name: read_head(model, name) for name in names})

@@ -81,9 +81,10 @@ def parse_loops(text: str) -> list[int | str]:
     asked: list[int | str] = []
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
-        if first in ("adaptive", "k"):
-            asked.append(first)
-        elif first.isdigit() and int(first) > 0 and (not dash or last.isdigit()):
+        numbers = first.isdigit() and (last.isdigit() if dash else True)
+        if part.strip() in ("adaptive", "k"):
+            asked.append(part.strip())
+        elif numbers and 0 < int(first) <= int(last or first):
             asked += range(int(first), int(last or first) + 1)
         else:
             raise RecurTraceError(f"--loops takes numbers, adaptive and k, separated by commas, got {part!r}.")

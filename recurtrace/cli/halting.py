@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from recurtrace.inference.sweep_files import Sweep
 
 Model = Annotated[Path, typer.Argument(help="Folder of a looped model.")]
-HeadName = Annotated[str | None, typer.Option(help="Name of the head, for one of several; default the model's own.")]
+HeadName = Annotated[str | None, typer.Option(help="Name of the head; default the model's own.")]
 Tasks = Annotated[str | None, typer.Option(help="Use these tasks of the sweep only, separated by commas.")]
 
 
@@ -74,6 +74,7 @@ def distill(
 ) -> None:
     """Train a halting head from a sweep, in seconds, and put it into the model folder."""
     from recurtrace.inference.sweep_files import STATES
+    from recurtrace.methods import HEADS, METHODS
     from recurtrace.model.configuration_recurtrace import HeadSettings
     from recurtrace.model.heads import read_looped_config, write_head
     from recurtrace.recipe import with_changes
@@ -81,6 +82,10 @@ def distill(
     from recurtrace.training.halting_stage import distill as run
 
     config = read_looped_config(model)
+    if head is None and objective != "oracle":
+        head = objective  # the model's own is the oracle's
+    if head in {method.name for method in METHODS} - set(HEADS):
+        raise RecurTraceError(f"{head!r} is the name of a method in the comparison; give the head another.")
     fields = {
         "objective": objective,
         "pooling": config.loop_halting_pooling,
@@ -101,7 +106,7 @@ def distill(
     name = f"head {head!r}" if head else "the model's own head"
     losses = f"loss {history[0]:.4f} → {history[-1]:.4f}"
     typer.echo(f"{name}: {recipe.steps} steps on {len(measured):,} examples, {losses}.")
-    typer.echo(f"Next:  recurtrace calibrate {model} --sweep {swept}{f' --head {head}' if head else ''}")
+    typer.echo(f"Next:  recurtrace calibrate {model} --sweep HELDOUT{f' --head {head}' if head else ''}")
 
 
 def calibrate(
@@ -229,7 +234,7 @@ def read_sweep_of(model: Path, folder: Path, arrays: list[str] | None, tasks: st
     manifest = read_manifest(folder)
     if manifest["loop_fingerprint"] != folder_fingerprint(model):
         raise RecurTraceError(f"the sweep {str(folder)!r} was made with other loop modules than {str(model)!r} has.")
-    if not manifest["states"] and any(name.startswith("state_") for name in arrays or ()):
+    if not manifest["states"] and any(name.startswith("state_") for name in arrays or ["state_mean"]):
         raise RecurTraceError(f"the sweep {str(folder)!r} kept no pooled states; sweep again with --states.")
     found = read_sweep(folder, arrays)
     return found.of_tasks([task.strip() for task in tasks.split(",")]) if tasks else found

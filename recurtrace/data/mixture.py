@@ -158,24 +158,30 @@ def gather(
     data_dir: Path | None,
     count: int | None = None,
     seed: int = 0,
-    split: str = "heldout",
+    split: str | None = None,
     only: Sequence[str] | None = None,
 ) -> list[Example]:
     """Examples of a mixture's folder, or of tasks (`a,b`), by what they may be used for.
 
-    heldout: kept from training; of tasks without a mixture, their training split. test: the test of each task, at a
-    mixture's own sizes. `count` is how many the caller will use; a generated or streamed task gives no more of these.
-    `only` are the tasks of a mixture to take.
+    heldout: kept from training, which only a mixture knows. train: what may be trained on. test: the test of each task,
+    at a mixture's own sizes. Left out, it is a mixture's heldout or the tasks' train.
+
+    `count` is how many the caller will use; a generated or streamed task gives no more of these. `only` are the tasks
+    of a mixture to take.
     """
     sizes = PAPER
     if (Path(data) / MANIFEST).is_file():
-        if split in ("train", "heldout"):
-            return read_examples(Path(data), split, only)  # type: ignore[arg-type]
+        if split != "test":
+            return read_examples(Path(data), "train" if split == "train" else "heldout", only)
         manifest = _read_manifest(Path(data))
         tasks = [find_task(name) for name in only or manifest["sources"]]
         sizes = MixtureRecipe.check(manifest["recipe"], data).sizes
     else:
         tasks = [find_task(name.strip()) for name in data.split(",")]
+        if split == "heldout":
+            raise RecurTraceError(
+                "what was held out only a mixture knows; name the folder of one, or ask for the train or test split."
+            )
     role = "test" if split == "test" else "train"
     limits = {task.name: count if task.endless and role == "train" else None for task in tasks}
     return [

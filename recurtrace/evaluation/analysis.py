@@ -40,6 +40,7 @@ def analyse(
         "model": test.manifest.get("model"),
         "data": test.manifest["data"],
         "items": len(test),
+        "depths": len(test.depths),
         "seeds": len(np.unique(seeds)),
         "heldout_items": len(heldout),
         "best_fixed": best.method.name,

@@ -14,7 +14,7 @@ from recurtrace.inference.calibrate import OperatingPoint, Selector, best_fixed,
 from recurtrace.inference.oracle import continue_labels, correctness_depths, target_depths
 from recurtrace.inference.policies import at_depths, signal_values, stop_depths
 from recurtrace.inference.sweep_files import Sweep
-from recurtrace.methods import METHODS, Method
+from recurtrace.methods import METHODS, Method, fixed_depth
 from recurtrace.model.configuration_recurtrace import HeadSettings
 
 Head = tuple[Tensor, Tensor, HeadSettings]
@@ -46,18 +46,20 @@ class Result:
 def compare(heldout: Sweep, test: Sweep, heads: Mapping[str | None, Head], select: Selector = "nll") -> list[Result]:
     """All methods whose head is there, with thresholds and floors from `heldout`; ceilings come last."""
     _refuse_other_model(heldout, test)
-    results = []
+    results = [_at(fixed_depth(t), test, np.full(len(test), t), None, t) for t in test.depths]
     for method in (*METHODS, *_further(heads)):
-        if method.signal == "fixed":
-            if method.floor is not None and method.floor <= len(test.depths):
-                results.append(_at(method, test, np.full(len(test), method.floor), None, method.floor))
-        elif method.signal != "head" or method.head in heads:
+        if method.signal != "head" or _fits(heads.get(method.head), method):
             head = heads[method.head] if method.signal == "head" else None
             point = operating_point(method, heldout, head, select)
             values = signal_values(test, method.signal, head)
             depths = stop_depths(values, method.signal, point.threshold, point.min_depth, point.max_depth)
             results.append(_at(method, test, depths, point.threshold, point.min_depth))
     return results + ceilings(test)
+
+
+def _fits(head: Head | None, method: Method) -> bool:
+    """A head is a method's only if it was trained as the method says."""
+    return head is not None and head[2].objective == method.objective
 
 
 def _further(heads: Mapping[str | None, Head]) -> list[Method]:

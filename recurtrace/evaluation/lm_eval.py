@@ -17,6 +17,7 @@ from recurtrace.errors import RecurTraceError
 from recurtrace.model import RecurTraceForCausalLM
 from recurtrace.model.convert import locate_base
 from recurtrace.model.depth import check_loops
+from recurtrace.model.loading import find_device
 from recurtrace.model.tokenizer import load_tokenizer
 
 
@@ -34,7 +35,7 @@ class RecurTraceLM(HFLM):
         dtype: str = "auto",
         **options: Any,
     ):
-        place = torch.device(device) if device else torch.accelerator.current_accelerator() or torch.device("cpu")
+        place = find_device(device or "auto")
         model = RecurTraceForCausalLM.from_pretrained(pretrained, base=base, dtype=dtype).to(place)
         named = base or model.config.base_model_name_or_path
         tokenizer = load_tokenizer(pretrained, locate_base(named, pretrained) if named else None)

@@ -57,12 +57,14 @@ def calibrate(
     folds: int = 8,
 ) -> Calibration:
     """Choose floor (unless given) and threshold for a signal [n, T] measured along a held-out sweep."""
-    if sweep.manifest["split"] == "test":
+    if sweep.manifest["split"] in ("test", "train"):
         raise RecurTraceError(
-            "this sweep is of test items; thresholds are never fitted to them, so sweep held-out ones."
+            f"this sweep is of {sweep.manifest['split']} items; thresholds are chosen on held-out ones, so sweep these."
         )
     sweep.require_every_depth()
     loss, correct = sweep["loss"], sweep["correct"]
+    if not np.isfinite(loss).all():
+        raise RecurTraceError("the sweep holds losses that are not finite; its model diverged at some depth.")
     max_depth = min(max_depth, loss.shape[1])
     floor = best_fixed(loss[:, :max_depth]) if min_depth is None else min_depth
     if not 1 <= floor <= max_depth:
@@ -75,7 +77,7 @@ def calibrate(
     everything = np.arange(len(sweep))
     fold_of = _folds(sweep, folds)
     tried = []
-    for fold in np.unique(fold_of) if folds > 1 else ():
+    for fold in np.unique(fold_of) if folds > 1 and len(np.unique(fold_of)) > 1 else ():
         inside, point = fold_of == fold, chosen(everything[fold_of != fold])
         depths = stop_depths(values[inside], signal, point.threshold, floor, max_depth)
         tried.append(

@@ -138,6 +138,7 @@ class _Measurement:
         self.depths, self.choose, self.states = depths, choose, states
         self.ends = EndOfAnswer(tokenizer)
         self.cache = RecurTraceCache(model.config)
+        self.cache.activate_past_recording()  # sliding windows too can then be cut back to the prompt
         self.targets = batch["labels"].roll(-1, dims=1)  # what each position has to predict
         self.targets[:, -1] = IGNORED
         self.prompt = batch["attention_mask"].bool()
@@ -182,14 +183,15 @@ class _Measurement:
     def _greedy(self, slots: RecurTraceCache, first: Tensor, likeliest: list[list[int]]) -> list[str]:
         """The greedy answers at one depth; only those that are not the reference must be written out."""
         written = [item.input_ids[item.prompt_length :] for item in self.encoded]
-        differ = [i for i, reference in enumerate(written) if likeliest[i] != reference]
+        short = [len(tokens) <= longest_answer(_example(i)) for tokens, i in zip(written, self.encoded, strict=True)]
+        differ = [i for i, reference in enumerate(written) if likeliest[i] != reference or not short[i]]
         if differ:
             slots.crop(self.prompt_columns - self.prompt.shape[1])
             slots.batch_select_indices(torch.tensor(differ, device=first.device))
-            longest = max(longest_answer(_example(self.encoded[i])) for i in differ)
+            limits = [longest_answer(_example(self.encoded[i])) for i in differ]
             mask = self.prompt[differ, : self.prompt_columns]
             for i, tokens in zip(
-                differ, _write_on(self.model, slots, first[differ], mask, longest, self.ends), strict=True
+                differ, _write_on(self.model, slots, first[differ], mask, limits, self.ends), strict=True
             ):
                 written[i] = tokens
         return [first_line(self.ends.text(tokens)) for tokens in written]
@@ -247,14 +249,21 @@ def _answer_tokens(
 
 
 def _write_on(
-    model: RecurTraceForCausalLM, cache: RecurTraceCache, first: Tensor, mask: Tensor, longest: int, ends: EndOfAnswer
+    model: RecurTraceForCausalLM,
+    cache: RecurTraceCache,
+    first: Tensor,
+    mask: Tensor,
+    limits: Sequence[int],
+    ends: EndOfAnswer,
 ) -> list[list[int]]:
-    """Greedy answers of rows whose prompts are in the cache and whose first token is known."""
+    """Greedy answers of rows whose prompts are in the cache and whose first token is known, each to its own length."""
     written = [[token] for token in first.tolist()]
     active = list(range(len(written)))
     position = mask.sum(dim=1)
-    for _ in range(longest - 1):
-        stay = [place for place, row in enumerate(active) if not ends(written[row][-1])]
+    while True:
+        stay = [
+            place for place, row in enumerate(active) if len(written[row]) < limits[row] and not ends(written[row][-1])
+        ]
         if not stay:
             break
         if len(stay) < len(active):

@@ -69,9 +69,12 @@ def change_head(folder: Path, name: str | None, settings: HeadSettings) -> None:
 
 
 def loop_fingerprint(tensors: dict[str, Tensor]) -> str:
-    """A hash of what stage 1 trained: a sweep belongs to it, whatever heads come later."""
+    """A hash of what stage 1 trained: a sweep belongs to it, whatever heads come later.
+
+    Of values rounded to bfloat16, since the same file may be loaded in float32 or in bfloat16.
+    """
     named = {name: tensor for name, tensor in tensors.items() if name.startswith("loop.") and not _is_head(name)}
-    return fingerprint(named, named, "the loop modules")
+    return fingerprint({name: tensor.bfloat16() for name, tensor in named.items()}, named, "the loop modules")
 
 
 def folder_fingerprint(folder: Path) -> str:

@@ -1,5 +1,6 @@
 """A looped model and its tokenizer from a folder or the hub, on a device; several commands begin so."""
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,7 @@ def load_looped(
 
     named = load_config(model).base_model_name_or_path
     tokenizer = load_tokenizer(model, base or (locate_base(named, model) if named else None))
-    place = _device(device)
+    place = find_device(device)
     return RecurTraceForCausalLM.from_pretrained(model, base=base, **options).to(place), tokenizer
 
 
@@ -43,7 +44,7 @@ def load_any(model: str, device: str = "auto", dtype: str = "auto") -> "tuple[Re
     from recurtrace.model.families import check_family
     from recurtrace.model.tokenizer import load_tokenizer
 
-    place = _device(device)
+    place = find_device(device)
     if (Path(model) / "adapter_config.json").is_file():
         from peft import AutoPeftModelForCausalLM, PeftConfig
 
@@ -59,12 +60,14 @@ def load_any(model: str, device: str = "auto", dtype: str = "auto") -> "tuple[Re
     return base.to(place), load_tokenizer(model), "base"
 
 
-def _device(name: str) -> Any:
+def find_device(name: str) -> Any:
     import torch
 
+    if name == "auto":  # of several processes on one machine, each takes its own
+        best = torch.accelerator.current_accelerator(check_available=True)
+        return torch.device(best.type, int(os.environ.get("LOCAL_RANK", "0"))) if best else torch.device("cpu")
     try:
-        place = torch.device(name) if name != "auto" else torch.accelerator.current_accelerator()
-        torch.empty(0, device=place)
+        torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:
         raise RecurTraceError(f"the device {name!r} cannot be used here; try --device cpu.") from error
-    return place
+    return torch.device(name)

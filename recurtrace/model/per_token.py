@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from recurtrace.errors import RecurTraceError
 from recurtrace.model.cache import RecurTraceCache
 
 
@@ -24,6 +25,8 @@ class PerTokenCache(RecurTraceCache):
         self.token_depths: list[list[int]] = []
         """For each forward so far, the depth of each sequence."""
         super().__init__(config)
+        if any(layer.is_sliding for layer in self.layers):
+            raise RecurTraceError("a depth for each token needs full attention; this base has sliding windows.")
 
     @property  # type: ignore[override]
     def depths(self) -> None:

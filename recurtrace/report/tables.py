@@ -9,6 +9,8 @@ from recurtrace.data.benchmarks import TASKS
 from recurtrace.records import Evaluation, ItemRecord
 from recurtrace.report.workspace import Workspace
 
+SHOWN = (1, 2, 4, 8, 16)  # fixed depths in the comparison, beside the best
+
 
 @dataclass(frozen=True)
 class Table:
@@ -67,7 +69,8 @@ def _seeds(analyses: list[dict[str, Any]]) -> str:
 def main_comparison(analyses: list[dict[str, Any]]) -> Table:
     by_title: dict[str, list[dict[str, Any]]] = {}
     for analysis in analyses:
-        for row in analysis["methods"]:
+        shown = {f"fixed-{depth}" for depth in SHOWN} | {analysis["best_fixed"]}
+        for row in [row for row in analysis["methods"] if not row["name"].startswith("fixed") or row["name"] in shown]:
             by_title.setdefault(row["title"] + ("*" if row["ours"] else ""), []).append(row)
     rows = []
     for title, found in by_title.items():
@@ -229,7 +232,7 @@ def _operating(analyses: list[dict[str, Any]]) -> str:
 def breadth(space: Workspace) -> Table:
     """RecurTrace at two loops against the fine-tuned baseline, suite by suite."""
     name, title = "breadth", "Two loops against the same-budget baseline"
-    if missing := _missing(space, "loop", "full"):
+    if missing := _missing(space, {"loop": "2", "full": "1"}):
         return Table(name, title, missing=missing)
     looped, full = (_by_suite(space.evaluations[run]) for run in ("loop", "full"))
     rows = []
@@ -252,7 +255,7 @@ def breadth(space: Workspace) -> Table:
 def memory(space: Workspace) -> Table:
     """Loop memory against plain looping, depth by depth."""
     name, title = "memory", "Loop memory against plain looping"
-    if missing := _missing(space, "loop", "plain-loop"):
+    if missing := _missing(space, {"loop": "1", "plain-loop": "1"}):
         return Table(name, title, missing=missing)
     rows = []
     runs = {run: space.evaluations[run] for run in ("loop", "plain-loop")}
@@ -279,7 +282,9 @@ def ablation(space: Workspace) -> Table:
     """Every looped run at two loops."""
     name, title = "ablation", "Design ablation, at two loops"
     runs = {
-        run: e for run, e in space.evaluations.items() if e.manifest["kind"] == "looped" and "2" in e.manifest["loops"]
+        run: e
+        for run, e in space.evaluations.items()
+        if e.manifest.get("kind") == "looped" and "2" in e.manifest["loops"]
     }
     others = [run for run in runs if run not in ("loop", "plain-loop")]
     if "loop" not in runs or not others:
@@ -298,7 +303,7 @@ def scaling(space: Workspace) -> Table:
     """Pairs of runs <scale>-loop and <scale>-full."""
     name, title = "scaling", "Gains by scale, at two loops"
     scales = [run.removesuffix("-loop") for run in space.evaluations if run.endswith("-loop") and run != "plain-loop"]
-    pairs = [scale for scale in scales if f"{scale}-full" in space.evaluations]
+    pairs = [scale for scale in scales if not _missing(space, {f"{scale}-loop": "2", f"{scale}-full": "1"})]
     if not pairs:
         return Table(name, title, missing="evaluations/<scale>-loop and evaluations/<scale>-full for some scales")
     rows = []
@@ -349,8 +354,13 @@ def cost(space: Workspace) -> Table:
     return Table(name, title, columns, rows, space.cost.get("note", ""), space.cost.get("command", ""))
 
 
-def _missing(space: Workspace, *runs: str) -> str:
-    absent = [f"evaluations/{run}" for run in runs if run not in space.evaluations]
+def _missing(space: Workspace, runs: dict[str, str]) -> str:
+    """Runs that are not there, or were not evaluated at the depth that is needed."""
+    absent = [
+        f"evaluations/{run} with --loops {loops}"
+        for run, loops in runs.items()
+        if run not in space.evaluations or loops not in space.evaluations[run].manifest["loops"]
+    ]
     return f"{' and '.join(absent)} (recurtrace evaluate)" if absent else ""
 
 

@@ -15,6 +15,8 @@ from typing import Any
 from recurtrace.errors import RecurTraceError
 from recurtrace.records import Evaluation, read_evaluation
 
+SAME = ("data", "items", "depths")
+
 
 @dataclass(frozen=True)
 class Workspace:
@@ -45,6 +47,13 @@ def read_workspace(folder: Path) -> Workspace:
             f"{str(folder)!r} holds nothing to report on: no analysis/*.json, evaluations/*, runs/*/budget.json, "
             "probe.json or cost.json."
         )
+    for one in list(found.analyses.values())[1:]:
+        first = next(iter(found.analyses.values()))
+        if [one.get(key) for key in SAME] != [first.get(key) for key in SAME]:
+            raise RecurTraceError(
+                f"the files in {folder / 'analysis'} are of different items or depths; they are averaged as training "
+                "seeds of one model, so keep others in another folder."
+            )
     return found
 
 

@@ -49,13 +49,17 @@ class DistillRecipe(Recipe):
     """Share of the steps before the learning rate is full; it falls as a cosine from there."""
     weight_decay: float = Field(0.01, ge=0)
     max_grad_norm: PositiveFloat = 1.0
+    state_scale: PositiveFloat = 32.0
+    """Deviation that states are brought to. The learning rate is meant for a residual stream, not for unit variance:
+    200 steps of 3e-4 move a weight by 0.03 at most."""
     seed: int = 0
 
 
 def distill(sweep: Sweep, recipe: DistillRecipe) -> tuple[Tensor, Tensor, list[float]]:
     """Weight [1, d] and bias [1] of the trained head, and the loss of every step.
 
-    States are standardised for training, and the scaling is folded back into the head.
+    States are standardised for training, and the scaling is folded back into the head. The bias begins at the log-odds
+    of the labels, where there are some.
     """
     if sweep.manifest["split"] == "test":
         raise RecurTraceError("this sweep is of test items; a head is never trained on them, so sweep held-out ones.")
@@ -63,9 +67,10 @@ def distill(sweep: Sweep, recipe: DistillRecipe) -> tuple[Tensor, Tensor, list[f
         raise RecurTraceError("this sweep has no pooled states; sweep again with --states.")
     sweep.require_every_depth()
     states = torch.from_numpy(sweep[STATES[recipe.pooling]]).double()  # [n, T, d]
-    loss_of = _objective(sweep, recipe)
+    loss_of, share = _objective(sweep, recipe)
     mean, deviation = states.mean(dim=(0, 1)), states.std(dim=(0, 1)).clamp(min=1e-6)
     states = ((states - mean) / deviation).float()
+    prior = math.log(share / (1 - share))
 
     generator = torch.Generator().manual_seed(recipe.seed)
     head = nn.Linear(states.shape[-1], 1)
@@ -79,7 +84,7 @@ def distill(sweep: Sweep, recipe: DistillRecipe) -> tuple[Tensor, Tensor, list[f
         if len(order) < min(recipe.batch_size, len(states)):
             order = torch.randperm(len(states), generator=generator)
         rows, order = order[: recipe.batch_size], order[recipe.batch_size :]
-        loss = loss_of(head(states[rows]).squeeze(-1), rows)
+        loss = loss_of(prior + recipe.state_scale * head(states[rows]).squeeze(-1), rows)
         optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(head.parameters(), recipe.max_grad_norm)
@@ -88,13 +93,13 @@ def distill(sweep: Sweep, recipe: DistillRecipe) -> tuple[Tensor, Tensor, list[f
         history.append(loss.item())
     if not math.isfinite(history[-1]):
         raise RecurTraceError("the head's loss is not finite; lower the learning rate (--set learning_rate=…).")
-    weight = head.weight.detach().double() / deviation
-    bias = head.bias.detach().double() - (weight * mean).sum()
+    weight = recipe.state_scale * head.weight.detach().double() / deviation
+    bias = prior + recipe.state_scale * head.bias.detach().double() - (weight * mean).sum()
     return weight.float(), bias.float(), history
 
 
-def _objective(sweep: Sweep, recipe: DistillRecipe) -> Loss:
-    """The loss of logits [b, T] for the examples `rows`."""
+def _objective(sweep: Sweep, recipe: DistillRecipe) -> tuple[Loss, float]:
+    """The loss of logits [b, T] for the examples `rows`, and the share of continue labels."""
     labels = continue_labels(sweep["loss"], recipe.margin, recipe.horizon, recipe.depth_cost)
     if recipe.objective in ("oracle", "tah"):
         if max(recipe.probe_depths) > len(sweep.depths):
@@ -103,14 +108,22 @@ def _objective(sweep: Sweep, recipe: DistillRecipe) -> Loss:
             )
         wanted = torch.from_numpy(labels if recipe.objective == "oracle" else ~sweep["correct"])
         probes = list(recipe.probe_depths)
-        return lambda logits, rows: objectives.supervised(logits, wanted[rows], probes, recipe.positive_weight)
+        share = 0.5 if recipe.positive_weight else _share(wanted[:, [depth - 1 for depth in probes]])
+        return lambda logits, rows: objectives.supervised(logits, wanted[rows], probes, recipe.positive_weight), share
     if recipe.objective == "loopus":
         accuracy = torch.from_numpy(sweep["token_accuracy"])
-        return lambda logits, rows: objectives.confidence(logits, accuracy[rows], recipe.monotonicity)
+        return lambda logits, rows: objectives.confidence(logits, accuracy[rows], recipe.monotonicity), _share(
+            1 - accuracy
+        )
     target = torch.from_numpy(target_depths(labels))
     if recipe.objective == "act":
-        return lambda logits, rows: objectives.act(logits, target[rows], recipe.regularization)
-    return lambda logits, rows: objectives.pondernet(logits, target[rows], recipe.regularization, recipe.prior)
+        return lambda logits, rows: objectives.act(logits, target[rows], recipe.regularization), 0.5
+    return lambda logits, rows: objectives.pondernet(logits, target[rows], recipe.regularization, recipe.prior), 0.5
+
+
+def _share(labels: Tensor) -> float:
+    """Of positive labels; never all or none, so that its log-odds are finite."""
+    return float((labels.double().sum() + 0.5) / (labels.numel() + 1))
 
 
 def _warm_cosine(recipe: DistillRecipe) -> Callable[[int], float]:

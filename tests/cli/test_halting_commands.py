@@ -38,6 +38,7 @@ def place(tmp_path_factory):
     said = run("sweep", place / "model", *common, "--out", place / "heldout")
     assert "34 layer passes for a prompt token, 5.7 times the base's 6" in said  # 2 + 8 · 3 + 8 · 1
     run("sweep", place / "model", *common, "--split", "test", "--count", 48, "--out", place / "test")
+    run("sweep", place / "model", *common, "--split", "train", "--count", 80, "--out", place / "train")
     return place
 
 
@@ -53,9 +54,8 @@ def test_a_sweep_of_a_mixtures_test_has_its_sizes_and_its_mark(place):
 def test_distill_calibrate_compare(place, tmp_path):
     model = place / "model"
     for objective in OBJECTIVES:
-        named = () if objective == "oracle" else ("--head", objective)
-        options = ("--sweep", place / "heldout", "--objective", objective, "--set", "steps=30")
-        said = run("distill", model, *options, *named)
+        options = ("--sweep", place / "train", "--objective", objective, "--set", "steps=30")
+        said = run("distill", model, *options)  # a head of another objective is named after it
         assert "30 steps on 80 examples" in said
     said = run("calibrate", model, "--sweep", place / "heldout")
     threshold, floor = re.search(r"threshold ([\d.]+), floor (\d)", said).groups()
@@ -93,6 +93,12 @@ def test_distill_calibrate_compare(place, tmp_path):
 def test_bad_input_gets_a_sentence(place, tmp_path):
     with pytest.raises(RecurTraceError, match="test items"):
         run("distill", place / "model", "--sweep", place / "test")
+    with pytest.raises(RecurTraceError, match="train items"):
+        run("calibrate", place / "model", "--sweep", place / "train", "--signal", "margin")
+    with pytest.raises(RecurTraceError, match="only a mixture knows"):
+        run("sweep", place / "model", "--data", "arithmetic", "--out", tmp_path / "x")
+    with pytest.raises(RecurTraceError, match="name of a method"):
+        run("distill", place / "model", "--sweep", place / "train", "--head", "kl")
     with pytest.raises(RecurTraceError, match="no field 'stepz'"):
         run("distill", place / "model", "--sweep", place / "heldout", "--set", "stepz=3")
     with pytest.raises(RecurTraceError, match="holds no sweep"):

@@ -52,6 +52,9 @@ def test_every_method_gets_its_depths():
     assert found["ceiling-correct"].accuracy == 1.0
     assert found["ceiling-loss"].accuracy == 1.0
     assert "pondernet" not in found  # no such head in the folder
+    assert found["fixed-3"].mean_depth == 3  # every depth, so that the best fixed one is among them
+    wrong = by_name(compare(heldout, test, {None: head(2.0, 0.0, "act")}))
+    assert "recurtrace" not in wrong  # a head trained otherwise is not the oracle's
     assert list(found)[-2:] == ["ceiling-correct", "ceiling-loss"]
 
 

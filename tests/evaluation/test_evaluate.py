@@ -127,6 +127,9 @@ def test_two_processes_give_the_same_records(model, tokenizer, tmp_path):
     from tests.training.test_processes import free_port
 
     assert parse_loops("1-3,8,adaptive") == [1, 2, 3, 8, "adaptive"]
+    for wrong in ("4-2", "adaptive-3", "0", "deep", ""):
+        with pytest.raises(RecurTraceError, match="--loops takes numbers"):
+            parse_loops(wrong)
     model.save_pretrained(tmp_path / "model", merge_base=True)
     tokenizer.save_pretrained(tmp_path / "model")
     common = ("evaluate", tmp_path / "model", "--tasks", "arithmetic", "--count", 24, "--loops", "1,2")

@@ -110,7 +110,12 @@ def test_points_are_what_the_policy_gives(easy_and_hard):
 
 def test_test_items_are_refused(easy_and_hard):
     sweep, values, _ = easy_and_hard
-    with pytest.raises(RecurTraceError, match="test items"):
-        calibrate(made(sweep["loss"], split="test"), values, "head")
+    for split in ("test", "train"):
+        with pytest.raises(RecurTraceError, match=f"{split} items"):
+            calibrate(made(sweep["loss"], split=split), values, "head")
+    broken = sweep["loss"].copy()
+    broken[3, 4] = np.nan
+    with pytest.raises(RecurTraceError, match="not finite"):
+        calibrate(made(broken), values, "top_prob")
     with pytest.raises(RecurTraceError, match="between 1 and the budget"):
         calibrate(sweep, values, "head", min_depth=9)

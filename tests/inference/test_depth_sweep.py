@@ -106,6 +106,18 @@ def test_every_family_can_be_swept(family, tokenizer, examples, tmp_path):
     assert read_sweep(tmp_path / "s")["loss"].shape == (3, 2)
 
 
+def test_sliding_windows_can_be_swept(tokenizer, examples):
+    """Prompts longer than the window: the answers are those of generate."""
+    model = tiny_looped("mistral", vocab_size=len(tokenizer), sliding_window=8, eos_token_id=tokenizer.eos_token_id)
+    rows = measure(model, tokenizer, Encoder(tokenizer, 256)(examples[:3]), [1, 3])
+    for example, row in zip(examples, rows, strict=False):
+        prompt = torch.tensor([tokenizer(example.prompt)["input_ids"]])
+        for i, t in enumerate((1, 3)):
+            written = model.generate(prompt, loops=t, max_new_tokens=16, do_sample=False, pad_token_id=0)
+            text = tokenizer.decode(written[0, prompt.shape[1] :], skip_special_tokens=True)
+            assert row["answers"][i] == first_line(text)
+
+
 def test_layer_passes_are_the_stated_ones(tokenizer, examples, tmp_path):
     """Encoder once, each loop once, the decoder at every depth: counted on the layers themselves."""
     model = tiny_looped(vocab_size=len(tokenizer))

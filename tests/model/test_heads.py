@@ -87,6 +87,12 @@ def test_other_heads_and_everything_else_stay(folder):
     assert not list(folder.glob(".saving*"))
 
 
+def test_a_sweep_belongs_to_its_modules_in_any_dtype(folder):
+    for dtype in (torch.float32, torch.bfloat16):
+        model = RecurTraceForCausalLM.from_pretrained(folder, dtype=dtype)
+        assert loop_fingerprint(model.loop_state_dict()) == folder_fingerprint(folder)
+
+
 def test_a_saved_model_keeps_its_heads(folder, tmp_path):
     write_head(folder, "one", *some_head(0), HeadSettings("act"))
     model = RecurTraceForCausalLM.from_pretrained(folder)

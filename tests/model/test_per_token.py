@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from recurtrace.errors import RecurTraceError
 from recurtrace.inference.policies import SignalPolicy
 from recurtrace.model.per_token import PerTokenCache
 from tests.conftest import tiny_looped, tokens
@@ -74,6 +75,11 @@ def test_beams_follow(model):
     out = model.generate(tokens(2, 7), loops="adaptive", past_key_values=cache, num_beams=3, **WRITE)
     assert out.shape[0] == 2
     assert cache.batch_size == 6
+
+
+def test_sliding_windows_are_refused():
+    with pytest.raises(RecurTraceError, match="full attention"):
+        PerTokenCache(tiny_looped("mistral", sliding_window=8).config)
 
 
 def test_the_first_forward_can_come_in_parts(model):

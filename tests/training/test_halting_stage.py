@@ -33,16 +33,29 @@ def settings(**fields) -> DistillRecipe:
     return DistillRecipe.check(fields, "test")
 
 
+def test_rare_labels_give_low_probabilities():
+    """With the paper's settings, on states that say nothing: the mean probability is the labels' share."""
+    rng = np.random.default_rng(0)
+    sweep = made()
+    sweep.arrays["loss"][:] = 0.1
+    sweep.arrays["loss"][rng.random(N) < 0.05, :5] = 0.9  # one in twenty should go on, up to depth 5
+    sweep.arrays["state_mean"] = rng.normal(size=(N, T, D)).astype(np.float32)
+    weight, bias, _ = distill(sweep, settings(probe_depths=[1, 2, 4]))
+    values = signal_values(sweep, "head", (weight, bias, HeadSettings()))
+    assert values.mean() == pytest.approx(0.05, abs=0.03)
+
+
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_every_objective_learns_what_the_state_says(objective):
+    """With the paper's settings."""
     sweep = made()
-    weight, bias, history = distill(sweep, settings(objective=objective, learning_rate=0.05, regularization=0.001))
+    weight, bias, history = distill(sweep, settings(objective=objective, regularization=0.001))
     assert history[-1] < history[0]
     assert weight.abs().argmax() == 3
     values = signal_values(sweep, "head", (weight, bias, HeadSettings(objective)))
     depths = stop_depths(values, "head", 0.5)
     expected = np.where(np.arange(N) % 2, 6, 1)
-    assert (depths == expected).mean() > 0.95
+    assert (depths == expected).mean() > 0.85
 
 
 def test_the_papers_settings_are_the_defaults():
@@ -54,7 +67,7 @@ def test_the_papers_settings_are_the_defaults():
 
 def test_scaling_is_folded_into_the_head():
     """A state in other units gives another weight and the same probabilities."""
-    recipe = settings(steps=20, learning_rate=0.05)
+    recipe = settings(steps=20)
     one, large = made(), made(scale=300.0)
     heads = [distill(sweep, recipe)[:2] for sweep in (one, large)]
     found = [signal_values(s, "head", (*head, HeadSettings())) for s, head in zip((one, large), heads, strict=True)]

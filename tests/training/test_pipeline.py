@@ -60,10 +60,20 @@ def test_the_whole_story(recipe, monkeypatch):
     assert (out / "report" / "figures" / "loops.png").is_file()
 
     assert stages_run(recipe, monkeypatch) == []  # nothing changed
-    assert stages_run(recipe, monkeypatch, "loops=[1, 2, 4, adaptive]") == ["evaluate", "report"]
-    assert stages_run(recipe, monkeypatch, "loops=[1, 2, 4, adaptive]", "distill.steps=20") == [
-        "distil", "compare", "evaluate", "report",
-    ]  # fmt: skip
+    loops = "loops=[1, 2, 4, adaptive]"
+    assert stages_run(recipe, monkeypatch, loops) == ["evaluate loop", "evaluate plain-loop", "report"]
+    heads = [loops, "distill.steps=20"]
+    assert stages_run(recipe, monkeypatch, *heads) == ["distil", "compare", "evaluate loop", "report"]
+    fewer = [*heads, "baselines=[plain_loop, full]"]
+    assert stages_run(recipe, monkeypatch, *fewer) == ["report"]  # nothing that was trained is trained again
+
+
+def test_a_folder_of_someone_else_is_left_alone(recipe, tmp_path):
+    (tmp_path / "out" / "mixture").mkdir(parents=True)
+    (tmp_path / "out" / "mixture" / "precious").touch()
+    with pytest.raises(RecurTraceError, match="was not made by this pipeline"):
+        Pipeline(PipelineRecipe.read_with(recipe, [f"out={tmp_path / 'out'}"])).run()
+    assert (tmp_path / "out" / "mixture" / "precious").exists()
 
 
 def test_bad_recipes_get_a_sentence(recipe):
@@ -72,6 +82,9 @@ def test_bad_recipes_get_a_sentence(recipe):
         ({"train": {"model": "x"}}, "train.model is filled in"),
         ({"heads": ["act"]}, "must have oracle"),
         ({"stepz": 3}, "no field 'stepz'"),
+        ({"distill": {"stepz": 3}}, "no field 'stepz'"),
+        ({"depth": 4}, "deeper than depth 4"),
+        ({"train": fields["train"] | {"step": 3}}, "no field 'step'"),
     ):
         with pytest.raises(RecurTraceError, match=message):
             PipelineRecipe.check(fields | changed, "recipe")
