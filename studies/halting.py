@@ -14,12 +14,14 @@ import statistics
 from collections import defaultdict
 from pathlib import Path
 
+import numpy as np
 from transformers import AutoTokenizer
 
 from recurtrace import RecurTraceForCausalLM
 from recurtrace.data.mixture import gather
 from recurtrace.data.sampling import stratified
-from recurtrace.evaluation.comparison import compare
+from recurtrace.data.synthetic import TRAIN_STEPS
+from recurtrace.evaluation.comparison import Result, compare
 from recurtrace.evaluation.statistics import transitions
 from recurtrace.files import writing
 from recurtrace.inference.depth_sweep import sweep
@@ -31,7 +33,7 @@ from recurtrace.training.halting_stage import DistillRecipe, distill
 
 MIXTURE = "runs/tiny-mixture"
 STRENGTHS = (0.001, 0.01, 0.1)
-COUNTS = {"train": 1000, "heldout": 1000, "test": 1200}
+COUNTS = {"train": 600, "heldout": 600, "test": 900}
 
 
 def measured(model: Path, out: Path, split: str, count: int) -> Sweep:
@@ -43,9 +45,9 @@ def measured(model: Path, out: Path, split: str, count: int) -> Sweep:
     return read_sweep(out)
 
 
-def study(seed: int, runs: Path, out: Path) -> list[dict]:
-    """The methods' rows for one training seed."""
-    file = out / f"methods-{seed}.json"
+def study(seed: int, runs: Path, out: Path) -> dict[str, list[dict]]:
+    """The methods' rows for one training seed: on problems as long as stage 1 saw, and on all of them."""
+    file = out / f"results-{seed}.json"
     if file.is_file():
         return json.loads(file.read_text())
     model = out / f"model-{seed}"
@@ -65,26 +67,29 @@ def study(seed: int, runs: Path, out: Path) -> list[dict]:
         weight, bias, _ = distill(train, DistillRecipe.check({**fields, "seed": seed}, "study"))
         write_head(model, name, weight, bias, HeadSettings(fields["objective"]))
     names = [None, *(read_looped_config(model).loop_halting_heads or {})]
-    results = compare(heldout, test, {name: read_head(model, name) for name in names})
+    heads = {name: read_head(model, name) for name in names}
+    trained_range = np.array([int(item["bucket"].removeprefix("k=")) <= max(TRAIN_STEPS) for item in test.items])
+    parts = {"k = 2 to 8, the range of stage 1": test.keep(trained_range), "k = 2 to 16": test}
+    found = {title: rows_of(compare(heldout, part, heads)) for title, part in parts.items()}
+    with writing(file) as temporary:
+        temporary.write_text(json.dumps(found, indent=1))
+    return found
+
+
+def rows_of(results: list[Result]) -> list[dict]:
     best = max((r for r in results if r.method.signal == "fixed"), key=lambda r: r.accuracy)
-    rows = [
+    shown = [r for r in results if r.method.signal != "fixed" or r.floor in (1, 2, 4, 8, 16) or r is best]
+    return [
         {
-            "method": result.method.name,
             "title": result.method.title,
             "accuracy": result.accuracy,
             "mean_depth": result.mean_depth,
             "nll": float(result.nll.mean()),
-            "floor": result.floor,
-            "threshold": result.threshold,
-            "against": best.method.name,
             "net": transitions(best.correct, result.correct).net,
             "p": transitions(best.correct, result.correct).p_value,
         }
-        for result in results
+        for result in shown
     ]
-    with writing(file) as temporary:
-        temporary.write_text(json.dumps(rows, indent=1))
-    return rows
 
 
 def table(by_seed: list[list[dict]]) -> str:
@@ -118,7 +123,8 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("runs/tiny-study"))
     parser.add_argument("--out", type=Path, default=Path("runs/tiny-halting"))
     arguments = parser.parse_args()
-    text = table([study(seed, arguments.runs, arguments.out) for seed in arguments.seeds])
+    found = [study(seed, arguments.runs, arguments.out) for seed in arguments.seeds]
+    text = "\n\n".join(f"{title}:\n\n{table([one[title] for one in found])}" for title in found[0])
     with writing(arguments.out / "table.md") as temporary:
         temporary.write_text(text + "\n")
     print(text)
