@@ -12,6 +12,7 @@ import numpy as np
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from recurtrace.files import writing
 
@@ -82,8 +83,8 @@ def draw_probe(source: Path, out: Path) -> None:
 
 
 def accuracy_by_loops(analyses: list[dict[str, Any]]) -> Figure:
-    """Every method's accuracy against its mean depth; the inset is the curve of fixed depths."""
-    figure, axes = plt.subplots(figsize=(6.4, 4.2))
+    """Every method's accuracy against its mean depth, and beside it the curve of fixed depths."""
+    figure, (axes, side) = plt.subplots(1, 2, figsize=(7.6, 4.0), width_ratios=(1.7, 1))
     by_title: dict[str, list[dict[str, Any]]] = {}
     for analysis in analyses:
         for row in analysis["methods"]:
@@ -92,25 +93,24 @@ def accuracy_by_loops(analyses: list[dict[str, Any]]) -> Figure:
     fixed = np.array([[100 * row["accuracy"] for row in analysis["fixed"]] for analysis in analyses])
     depths = [row["depth"] for row in analyses[0]["fixed"]]
     best = fixed.mean(axis=0).max()
-    axes.axhline(best, color=MUTED, ls="--", lw=1)
-    axes.annotate(f"best fixed depth, {best:.1f} %", (1, best), xycoords=("axes fraction", "data"), ha="right",
-                  va="bottom", fontsize=8, color=INK)  # fmt: skip
-    for title, rows in by_title.items():
+    axes.axhline(best, color=MUTED, ls="--", lw=1, label=f"best fixed depth, {best:.1f} %")
+    colors, markers = plt.get_cmap("tab20"), "osD^vPX"
+    for number, (title, rows) in enumerate(by_title.items()):
         x, y = ([scale * row[key] for row in rows] for scale, key in ((1, "mean_depth"), (100, "accuracy")))
         own = title == "RecurTrace"
-        spread = np.std(y, ddof=1) if len(y) > 1 else 0
-        axes.errorbar(np.mean(x), np.mean(y), yerr=spread, fmt="*" if own else "o", ms=12 if own else 5,
-                      color=ACCENT if own else INK, zorder=3 if own else 2)  # fmt: skip
-        axes.annotate(title, (np.mean(x), np.mean(y)), xytext=(5, 4), textcoords="offset points", fontsize=7.5,
-                      color=ACCENT if own else INK)  # fmt: skip
+        look = (
+            {"fmt": "*", "ms": 13, "color": ACCENT}
+            if own
+            else {"fmt": markers[number % 7], "color": colors(number % 20)}
+        )
+        axes.errorbar(np.mean(x), np.mean(y), yerr=np.std(y, ddof=1) if len(y) > 1 else None, label=title, **look)
     axes.set_xlabel("mean loops")
     axes.set_ylabel("accuracy, %")
-    axes.margins(x=0.2, y=0.25)
-    inset = axes.inset_axes((0.68, 0.1, 0.29, 0.27))
-    inset.plot(depths, fixed.mean(axis=0), color=INK, lw=1.2, marker="o", ms=2)
-    inset.set_title("fixed depth", fontsize=7.5, color=INK)
-    inset.tick_params(labelsize=7)
-    inset.patch.set_alpha(0)
+    axes.margins(x=0.1, y=0.15)
+    side.plot(depths, fixed.mean(axis=0), color=INK, lw=1.2, marker="o", ms=3)
+    side.set_xlabel("fixed depth")
+    side.xaxis.set_major_locator(MaxNLocator(integer=True))
+    figure.legend(frameon=False, fontsize=7.5, loc="upper center", bbox_to_anchor=(0.5, -0.01), ncols=4)
     return figure
 
 
@@ -131,6 +131,7 @@ def depth_and_difficulty(analyses: list[dict[str, Any]]) -> Figure:
     left.set_ylabel("mean loops")
     right.set_xlabel(f"loops (τ = {point['threshold']:.2f}, no floor)")
     right.set_ylabel("% of items")
+    right.xaxis.set_major_locator(MaxNLocator(integer=True))
     right.legend(frameon=False)
     figure.tight_layout()
     return figure

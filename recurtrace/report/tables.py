@@ -61,7 +61,7 @@ def _from_analyses(name: str, title: str, key: str) -> Callable:
 
 def _seeds(analyses: list[dict[str, Any]]) -> str:
     first = analyses[0]
-    trained = f"{len(analyses)} training seeds" if len(analyses) > 1 else "one training seed"
+    trained = f"{len(analyses)} training seeds" if len(analyses) > 1 else "One training seed"
     return f"{trained}, {first['items']:,} items of {first['data']}, {first['seeds']} evaluation seeds."
 
 
