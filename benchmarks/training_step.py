@@ -27,7 +27,7 @@ from recurtrace.training.methods import freeze_for_stage_1
 DEPTH = 4  # the sampler's mean is 3.9
 SHAPES = {  # base, first looped layer, sequences, their length
     "embedded": (
-        {"vocab_size": 560, "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 8,
+        {"vocab_size": 448, "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 8,
          "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32}, 3, 16, 128,
     ),
     "Qwen3-0.6B": (
