@@ -4,6 +4,8 @@ import pytest
 import yaml
 from transformers import Qwen3Config
 
+from recurtrace.data.mixture import MixtureRecipe
+from recurtrace.pipeline import PipelineRecipe
 from recurtrace.training.estimate import estimate
 from recurtrace.training.recipe import PretrainRecipe, TrainRecipe
 
@@ -37,10 +39,10 @@ def test_the_papers_budgets(request):
 
 
 def test_every_recipe_is_valid(request):
-    for name, file in shipped(request, "*.yaml").items():
-        if name.startswith("mixture") or name.endswith("mixture"):
-            continue
-        (PretrainRecipe if "architecture" in yaml.safe_load(file.read_text()) else TrainRecipe).read(file)
+    kinds = {"sources": MixtureRecipe, "architecture": PretrainRecipe, "mixture": PipelineRecipe, "method": TrainRecipe}
+    for file in shipped(request, "*.yaml").values():
+        fields = yaml.safe_load(file.read_text())
+        next(kind for field, kind in kinds.items() if field in fields).read(file)
 
 
 @pytest.mark.parametrize("scale", SHAPES)
