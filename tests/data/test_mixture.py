@@ -203,5 +203,5 @@ def test_small_sizes_reach_the_generators(tmp_path):
     small = {"sources": [{"task": "p_hop", "count": 10}], "audit": [], "sizes": {"mapping": 4}}
     build(MixtureRecipe.check(small, "recipe"), tmp_path / "out")
     table = pq.read_table(read_split(tmp_path / "out", "train")[0])
-    assert all(prompt.count(">") == 4 for prompt in table["prompt"].to_pylist())
+    assert all(prompt.count(",") == 3 for prompt in table["prompt"].to_pylist())
     assert yaml.safe_load((tmp_path / "out/manifest.json").read_text())["recipe"]["sizes"]["mapping"] == 4

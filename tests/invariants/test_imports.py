@@ -16,7 +16,7 @@ ORDER = [
     {"training", "evaluation", "serving"},
     {"inference"},
     {"data", "model"},
-    {"records", "methods", "recipe", "files", "errors"},
+    {"records", "methods", "recipe", "files", "errors", "assets"},
 ]
 RANK = {part: rank for rank, row in enumerate(ORDER) for part in row}
 
