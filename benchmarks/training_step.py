@@ -59,7 +59,7 @@ def work(shape: str, method: str, connection: Connection) -> None:
     model.train()
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-5)
     _, _, rows, length = SHAPES[shape]
-    ids = torch.randint(0, 500, (rows, length))
+    ids = torch.randint(0, 400, (rows, length))
     depth = {"loops": DEPTH} if method == "loop" else {}
     Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
     weights = memory("VmRSS")
