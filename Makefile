@@ -34,7 +34,7 @@ bench: install  ## time and memory against the base model and against its FLOPs 
 	$(BIN)/python -m benchmarks.depth_cost --readme README.md
 	$(BIN)/python -m benchmarks.training_step --readme README.md
 
-study: install  ## train and compare on the embedded base, three seeds (two hours on two cores)
+study: install  ## train and compare on the embedded base, three seeds (hours on two cores)
 	$(BIN)/python -m studies.tiny
 	$(BIN)/python -m studies.halting
 
