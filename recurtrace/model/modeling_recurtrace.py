@@ -38,6 +38,7 @@ from recurtrace.model.depth import (
 )
 from recurtrace.model.halting import HaltingHead, at_last_position, prompt_positions
 from recurtrace.model.loop_memory import InputInjection, LoopMemoryAttention
+from recurtrace.model.loop_modules import LoopModules
 from recurtrace.model.pretrained import PretrainedMixin
 from recurtrace.model.rows import LayerInputs, LoopState, index_of
 
@@ -50,29 +51,6 @@ class RecurTraceOutput(CausalLMOutputWithPast):
     """[b] loops run."""
     continue_probs: Tensor | None = None
     """[b, loops run] p_t, where the head ran; NaN where a sequence had halted already."""
-
-
-class LoopModules(nn.Module):
-    """Everything that is added to the base."""
-
-    def __init__(self, config: RecurTraceConfig):
-        super().__init__()
-        memories = config.loop_num_layers if config.loop_memory else 0
-        self.memory = nn.ModuleList(LoopMemoryAttention(config) for _ in range(memories))
-        self.injection = InputInjection(config)
-        hidden_size = config.get_text_config().hidden_size
-        self.halting = HaltingHead(hidden_size)
-        self.heads = nn.ModuleDict({name: HaltingHead(hidden_size) for name in config.loop_halting_heads or {}})
-
-    def head(self, name: str | None) -> HaltingHead:
-        """The model's own halting head, or a named one."""
-        return self.halting if name is None else self.heads[name]  # type: ignore[return-value]
-
-    def reshape_scalars(self, *shape: int) -> None:
-        """γ and α have no dimension, which sharded training (DeepSpeed, FSDP) refuses; files hold them without one."""
-        for module, name in [(self.injection, "alpha"), *((memory, "scale") for memory in self.memory)]:
-            scalar = getattr(module, name)
-            setattr(module, name, nn.Parameter(scalar.data.reshape(shape), requires_grad=scalar.requires_grad))
 
 
 class RecurTraceForCausalLM(PretrainedMixin, PreTrainedModel, GenerationMixin):
@@ -207,24 +185,18 @@ class RecurTraceForCausalLM(PretrainedMixin, PreTrainedModel, GenerationMixin):
     ) -> tuple[Tensor, Tensor]:
         """Repeat the block until the rule has let every sequence go (Algorithm 1, lines 2–10)."""
         k = self.config.loop_num_layers
-        state = LoopState(h=e, anchor=e, outputs=[e] * k, windows=[()] * k, inputs=inputs)
+        state = LoopState.before(e, k, inputs)
         gone: list[tuple[list[int], Tensor, int]] = []  # sequences that have halted, their output, their depth
         for t in count(1):
             slots = cache.at_loop(t, state.rows) if cache is not None else None
-            h = state.h
-            if t == 2:
-                state.anchor = self.loop.injection.anchor(state.anchor)
-            if t > 1:
-                h = self.loop.injection(h, state.anchor)
-            for j, index in enumerate(self.config.block):
-                if t > 1 and self.config.loop_memory:
-                    h, state.windows[j] = self.loop.memory[j](h, state.outputs[j], state.windows[j])
+
+            def layer(index: int, h: Tensor, slots: Any = slots) -> Tensor:
                 h = self.model.layers[index](h, past_key_values=slots, **state.inputs.of(index))
-                state.outputs[j] = h
                 if trace is not None:  # a halted sequence keeps the state of its last loop
                     trace.append(h if state.rows is None else trace[-k].index_copy(0, index_of(state.rows, h), h))
-            state.h = h
+                return h
 
+            h = self.loop(t, state, layer)
             stay = rule.continues(t, h, state.rows)
             if isinstance(stay, list):
                 if any(stay) and not all(stay):

@@ -48,8 +48,13 @@ class LoopState:
     anchor: Tensor  # [b, s, d] the block's input; normed once a second loop asks for it
     outputs: list[Tensor]  # per looped layer: its output of the loop before, [b, s, d]
     windows: list[Window]  # per looped layer: its memory
-    inputs: LayerInputs
+    inputs: Any  # what the layers are given beside it: LayerInputs here, another in serving; has `keep`
     rows: list[int] | None = None  # which sequences of the batch; None: all
+
+    @classmethod
+    def before(cls, e: Tensor, layers: int, inputs: Any) -> "LoopState":
+        """The first loop's, from the encoder's output."""
+        return cls(h=e, anchor=e, outputs=[e] * layers, windows=[()] * layers, inputs=inputs)
 
     def split(self, stay: list[bool]) -> tuple[list[int], Tensor]:
         """Drop the sequences that do not stay; returns them with their block output."""
@@ -58,11 +63,15 @@ class LoopState:
         staying = torch.tensor([i for i, stays in enumerate(stay) if stays], device=self.h.device)
         left = [row for row, stays in zip(rows, stay, strict=True) if not stays], self.h.index_select(0, leaving)
         self.rows = [row for row, stays in zip(rows, stay, strict=True) if stays]
+        self.keep(staying)
+        return left
+
+    def keep(self, staying: Tensor) -> None:
+        """Go on with these places along the first dimension."""
         self.h, self.anchor = self.h.index_select(0, staying), self.anchor.index_select(0, staying)
         self.outputs = [output.index_select(0, staying) for output in self.outputs]
         self.windows = [tuple(past.keep(staying) for past in window) for window in self.windows]
         self.inputs = self.inputs.keep(staying)
-        return left
 
 
 def _keep(part: Any, rows: Tensor) -> Any:
