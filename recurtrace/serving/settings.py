@@ -1,0 +1,106 @@
+"""What a looped model can and cannot have on vLLM; chosen or refused before anything is loaded."""
+
+import os
+from typing import Any
+
+from vllm.config import KVTransferConfig
+from vllm.logger import init_logger
+from vllm.model_executor.models.config import VerifyAndUpdateConfig
+
+from recurtrace.errors import RecurTraceError
+from recurtrace.model.checkpoint import ADAPTER_FILE, find_file
+from recurtrace.model.convert import locate_base
+from recurtrace.serving.depths import ServedDepths
+from recurtrace.serving.requests import RequestDepth
+
+logger = init_logger("vllm.recurtrace")
+
+FAMILIES = ("qwen3", "qwen2", "llama", "mistral")
+"""Bases whose layers vLLM has in the shape we loop."""
+ATTENTION_BACKENDS = ("CPU_ATTN", "FLASH_ATTN", "TRITON_ATTN")
+"""Those that say of each request where its tokens, keys and values are."""
+
+
+class LoopedModelSettings(VerifyAndUpdateConfig):
+    """vLLM calls it with everything a server was started with, before it starts."""
+
+    @staticmethod
+    def verify_and_update_config(vllm_config: Any) -> None:
+        config = vllm_config.model_config.hf_config
+        served = RequestDepth.served = ServedDepths.of(config)
+        family = config.get_text_config().model_type
+        if family not in FAMILIES:
+            raise RecurTraceError(f"a {family} base cannot be served on vLLM yet; {', '.join(FAMILIES)} can.")
+        _refuse(vllm_config)
+        _run_eagerly(vllm_config)
+        _carry_depths(vllm_config)
+        if served.adaptive:
+            _read_prompts_whole(vllm_config)
+        at = f"{served.default} loops" if served.default else f"{served.minimum} to {served.maximum} loops, by the head"
+        logger.info("RecurTrace: requests run at %s; each may ask for up to %d (`loops`).", at, served.maximum)
+
+
+def _refuse(vllm_config: Any) -> None:
+    if vllm_config.parallel_config.pipeline_parallel_size > 1:
+        raise RecurTraceError(
+            "a looped model cannot be split into pipeline stages, since its block may cross them; use tensor parallel."
+        )
+    if vllm_config.speculative_config is not None:
+        raise RecurTraceError("speculative decoding does not know loops; leave out --speculative-config.")
+    if vllm_config.kv_transfer_config is not None:
+        raise RecurTraceError(
+            "depths travel by vLLM's connector, so there cannot be another; drop --kv-transfer-config."
+        )
+    if vllm_config.scheduler_config.scheduler_cls is not None:
+        raise RecurTraceError("a looped model brings its own scheduler class; leave out --scheduler-cls.")
+
+
+def _run_eagerly(vllm_config: Any) -> None:
+    """Requests leave the batch between loops, which no captured graph can follow.
+
+    On the CPU there is more: compiled, vLLM 0.32's mutating matmul is read before it is written once a layer repeats
+    in a graph, and the tokens are wrong without an error.
+    """
+    if not vllm_config.model_config.enforce_eager:
+        logger.info("RecurTrace: eager mode, without torch.compile and CUDA graphs, which cannot follow depths.")
+        vllm_config.model_config.enforce_eager = True
+    if os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0") == "1":
+        raise RecurTraceError("looped models run on vLLM's V1 model runner; unset VLLM_USE_V2_MODEL_RUNNER.")
+
+
+def _carry_depths(vllm_config: Any) -> None:
+    vllm_config.kv_transfer_config = KVTransferConfig(
+        kv_connector="DepthConnector", kv_connector_module_path="recurtrace.serving.connector", kv_role="kv_both"
+    )
+    scheduler = vllm_config.scheduler_config
+    scheduler.scheduler_cls = "recurtrace.serving.scheduler.DepthScheduler"
+    scheduler.async_scheduling = False  # a step's depths are read before the next is planned
+    scheduler.disable_hybrid_kv_cache_manager = True
+    processors = vllm_config.model_config.logits_processors or []
+    vllm_config.model_config.logits_processors = [*processors, RequestDepth]
+
+
+def _read_prompts_whole(vllm_config: Any) -> None:
+    """Keys and values behind the block depend on a depth that is chosen from the whole prompt."""
+    if vllm_config.cache_config.enable_prefix_caching is not False:
+        logger.info("RecurTrace: prefix caching is off, since adaptive depth is chosen from the whole prompt.")
+        vllm_config.cache_config.enable_prefix_caching = False
+    scheduler = vllm_config.scheduler_config
+    if scheduler.enable_chunked_prefill is not False:
+        logger.info("RecurTrace: chunked prefill is off, since adaptive depth is chosen from the whole prompt.")
+        scheduler.enable_chunked_prefill = False
+    scheduler.long_prefill_token_threshold = 0
+    longest = vllm_config.model_config.max_model_len
+    if scheduler.max_num_batched_tokens < longest:
+        logger.info("RecurTrace: a step takes up to %d tokens, so that the longest prompt comes whole.", longest)
+        scheduler.max_num_batched_tokens = longest
+
+
+def base_of_adapter(model_config: Any) -> tuple[str, str | None] | None:
+    """Where the base of an adapter folder is, and its revision; None for a merged checkpoint."""
+    config = model_config.hf_config
+    if find_file(model_config.model, ADAPTER_FILE) is None:
+        return None
+    if config.base_model_name_or_path is None:
+        raise RecurTraceError(f"{model_config.model!r} holds loop modules only and names no base; save it merged.")
+    return locate_base(config.base_model_name_or_path, model_config.model), config.base_revision
