@@ -17,6 +17,7 @@ from recurtrace.cli.lm_eval import lm_eval
 from recurtrace.cli.probe import probe
 from recurtrace.cli.report import report
 from recurtrace.cli.run import run
+from recurtrace.cli.serve import serve
 from recurtrace.cli.train import pretrain, train
 from recurtrace.errors import RecurTraceError
 
@@ -27,7 +28,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Turn a pretrained language model into a looped reasoner that picks its depth for each input.",
 )
-PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+EXTRA = {"allow_extra_args": True, "ignore_unknown_options": True}
+PASSED_ON = {**EXTRA, "help_option_names": []}
 app.command()(run)
 app.command()(probe)
 app.command()(convert)
@@ -40,6 +42,7 @@ app.command()(evaluate)
 app.command()(cost)
 app.command()(report)
 app.command("lm-eval", context_settings=PASSED_ON)(lm_eval)
+app.command("serve", context_settings=EXTRA)(serve)
 app.command()(generate)
 app.command()(info)
 app.command()(demo)

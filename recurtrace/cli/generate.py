@@ -32,7 +32,7 @@ def generate(
     text = sys.stdin.read() if prompt == "-" else prompt
     if not text.strip():
         raise RecurTraceError("the prompt is empty; give at least one word.")
-    depth = _parse_loops(loops)
+    depth = parse_loops(loops)
 
     import torch
     from transformers import TextStreamer
@@ -75,7 +75,7 @@ def generate(
     typer.secho(f"{chosen} · {new} tokens · {new / seconds:.1f} tokens/s", dim=True, err=True)
 
 
-def _parse_loops(loops: str | None) -> int | str | None:
+def parse_loops(loops: str | None) -> int | str | None:
     if loops is None or loops == "adaptive":
         return loops
     try:

@@ -116,3 +116,12 @@ def locate_base(name: str, adapter: str) -> str:
     """A base named by a relative path is looked for beside the adapter first."""
     beside = os.path.join(adapter, name)
     return beside if not os.path.isabs(name) and os.path.isdir(beside) else name
+
+
+def refuse_other_base(config: Any, adapter: str, base: str | None, found: str) -> None:
+    """An adapter belongs to the weights it was made on."""
+    if config.base_fingerprint not in (None, found):
+        raise RecurTraceError(
+            f"the adapter {adapter!r} was made on a base with fingerprint {config.base_fingerprint}, but "
+            f"{base or 'the base given'!r} has {found}; use the right base, or pass check_base=False."
+        )

@@ -37,6 +37,7 @@ from recurtrace.model.convert import (
     portable_name,
     read_base_config,
     read_config,
+    refuse_other_base,
 )
 from recurtrace.model.families import PRESET_NUM_LAYERS, check_family, choose_block
 from recurtrace.model.parameters import count_parameters
@@ -152,11 +153,8 @@ class PretrainedMixin(PreTrainedModel):
         if config._attn_implementation is not None and not isinstance(base, PreTrainedModel):
             loading.setdefault("attn_implementation", config._attn_implementation)
         base, base_name, found = _loaded(base, loading)
-        if check_base and config.base_fingerprint not in (None, found):
-            raise RecurTraceError(
-                f"the adapter {name!r} was made on a base with fingerprint {config.base_fingerprint}, but "
-                f"{base_name or 'the base given'!r} has {found}; use the right base, or pass check_base=False."
-            )
+        if check_base:
+            refuse_other_base(config, name, base_name, found)
         model = cls._on_base(config, base)
         model.load_loop_modules(read_adapter(adapter, _shapes(model.loop_state_dict())))
         if find_file(name, "generation_config.json", **hub) is not None:

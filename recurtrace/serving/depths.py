@@ -62,7 +62,7 @@ class ServedDepths:
         if type(loops) is not int or not 1 <= loops <= self.maximum:
             also = ' or "adaptive"' if self.adaptive else ""
             raise RecurTraceError(
-                f"loops must be a whole number from 1 to {self.maximum}, this server's maximum,{also} got {loops!r}."
+                f"loops must be a whole number from 1 to this server's maximum of {self.maximum}{also}, got {loops!r}."
             )
         return loops
 

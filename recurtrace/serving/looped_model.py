@@ -20,8 +20,9 @@ from recurtrace.errors import RecurTraceError
 from recurtrace.model.checkpoint import refuse_non_finite
 from recurtrace.model.loop_modules import LoopModules
 from recurtrace.model.rows import LoopState
+from recurtrace.serving.checkpoint import base_of_adapter
 from recurtrace.serving.depths import ServedDepths
-from recurtrace.serving.settings import ATTENTION_BACKENDS, base_of_adapter
+from recurtrace.serving.settings import ATTENTION_BACKENDS
 from recurtrace.serving.step import ActiveTokens, Step
 
 
@@ -30,7 +31,7 @@ class LoopedAttention(nn.Module):
 
     def __init__(self, layer: nn.Module, prefixes: list[str], vllm_config: VllmConfig):
         super().__init__()
-        first = layer.attn
+        first: Any = layer.attn
         further = [
             Attention(
                 layer.num_heads,
@@ -45,7 +46,7 @@ class LoopedAttention(nn.Module):
             for prefix in prefixes
         ]
         self.loops = nn.ModuleList([first, *further])
-        self.loop = 1
+        self.loop = 1  # the one that runs
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         return self.loops[self.loop - 1](query, key, value)
@@ -63,13 +64,14 @@ class LoopedModel(nn.Module):
         self.model, self.lm_head, self.logits_processor = base.model, base.lm_head, base.logits_processor
         self._load_base = base.load_weights
         self.loop = LoopModules(self.config)
-        if adapter_base := base_of_adapter(vllm_config.model_config):
+        if adapter_base := base_of_adapter(vllm_config.model_config.model, self.config):
             self.secondary_weights = [DefaultModelLoader.Source(*adapter_base, fall_back_to_pt=False)]
 
         self._attentions = self._attention_for_each_loop(vllm_config)
-        self._attention_names = [part.layer_name for attention in self._attentions for part in attention.loops]
+        every: list[Any] = [part for attention in self._attentions for part in attention.loops]
+        self._attention_names = [attention.layer_name for attention in every]
         self._vllm_config, self._builder = vllm_config, None
-        backend = self._attentions[0].loops[0].get_attn_backend().get_name()
+        backend = every[0].get_attn_backend().get_name()
         if backend not in ATTENTION_BACKENDS:
             raise RecurTraceError(
                 f"requests of different depth need vLLM's attention backend {' or '.join(ATTENTION_BACKENDS)}, "
@@ -102,7 +104,7 @@ class LoopedModel(nn.Module):
         intermediate_tensors: Any = None,
         inputs_embeds: Tensor | None = None,
     ) -> Tensor:
-        h = self.embed_input_ids(input_ids) if inputs_embeds is None else inputs_embeds
+        h = self.model.embed_input_ids(input_ids) if inputs_embeds is None else inputs_embeds
         block = self.config.block
         h = self._think(positions, _summed(self._run_layers(range(block.start), positions, h)))
         h, residual = self._run_layers(range(block.stop, len(self.model.layers)), positions, h)
@@ -153,7 +155,7 @@ class LoopedModel(nn.Module):
         if context.attn_metadata is None:
             return None
         if self._builder is None:
-            attention = self._attentions[0].loops[0]
+            attention: Any = self._attentions[0].loops[0]
             spec = attention.get_kv_cache_spec(self._vllm_config)
             builder = attention.get_attn_backend().get_builder_cls()
             self._builder = builder(spec, [attention.layer_name], self._vllm_config, self.model.norm.weight.device)

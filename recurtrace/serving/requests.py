@@ -2,6 +2,7 @@
 
 from typing import Any, ClassVar
 
+from vllm.exceptions import VLLMValidationError
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor
 
 from recurtrace.errors import RecurTraceError
@@ -24,7 +25,7 @@ class RequestDepth(LogitsProcessor):
         try:
             cls.served.asked(loops)
         except RecurTraceError as error:
-            raise ValueError(str(error)) from error
+            raise VLLMValidationError(str(error), parameter="loops") from error
 
     def is_argmax_invariant(self) -> bool:
         return True

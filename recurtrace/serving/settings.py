@@ -8,8 +8,7 @@ from vllm.logger import init_logger
 from vllm.model_executor.models.config import VerifyAndUpdateConfig
 
 from recurtrace.errors import RecurTraceError
-from recurtrace.model.checkpoint import ADAPTER_FILE, find_file
-from recurtrace.model.convert import locate_base
+from recurtrace.serving.checkpoint import check_checkpoint
 from recurtrace.serving.depths import ServedDepths
 from recurtrace.serving.requests import RequestDepth
 
@@ -32,6 +31,7 @@ class LoopedModelSettings(VerifyAndUpdateConfig):
         if family not in FAMILIES:
             raise RecurTraceError(f"a {family} base cannot be served on vLLM yet; {', '.join(FAMILIES)} can.")
         _refuse(vllm_config)
+        check_checkpoint(vllm_config.model_config.model, config)
         _run_eagerly(vllm_config)
         _carry_depths(vllm_config)
         if served.adaptive:
@@ -94,13 +94,3 @@ def _read_prompts_whole(vllm_config: Any) -> None:
     if scheduler.max_num_batched_tokens < longest:
         logger.info("RecurTrace: a step takes up to %d tokens, so that the longest prompt comes whole.", longest)
         scheduler.max_num_batched_tokens = longest
-
-
-def base_of_adapter(model_config: Any) -> tuple[str, str | None] | None:
-    """Where the base of an adapter folder is, and its revision; None for a merged checkpoint."""
-    config = model_config.hf_config
-    if find_file(model_config.model, ADAPTER_FILE) is None:
-        return None
-    if config.base_model_name_or_path is None:
-        raise RecurTraceError(f"{model_config.model!r} holds loop modules only and names no base; save it merged.")
-    return locate_base(config.base_model_name_or_path, model_config.model), config.base_revision

@@ -1,0 +1,71 @@
+"""`recurtrace serve`: what is asked for in RecurTrace's words, as vLLM's own command line."""
+
+import json
+from importlib.util import find_spec
+from typing import Any
+
+from recurtrace.errors import RecurTraceError
+from recurtrace.model.checkpoint import find_file
+from recurtrace.model.cost import cost_of
+from recurtrace.model.loading import load_config
+from recurtrace.serving.checkpoint import base_of_adapter
+from recurtrace.serving.depths import ServedDepths
+
+MISSING = (
+    "vLLM is not installed; pip install 'recurtrace[serve]' on a CUDA machine, or see docs/serving.md for the CPU. "
+    "Everything else of RecurTrace works without it."
+)
+
+
+def require_vllm() -> None:
+    if find_spec("vllm") is None:
+        raise RecurTraceError(MISSING)
+
+
+def command_line(model: str, overrides: dict[str, Any], options: list[str]) -> tuple[list[str], str]:
+    """Arguments for vLLM's server, and a sentence on what it will hold."""
+    overrides = {name: value for name, value in overrides.items() if value is not None}
+    options = list(options)
+    if "--hf-overrides" in options:
+        at = options.index("--hf-overrides")
+        try:
+            overrides = {**json.loads(options[at + 1]), **overrides}
+        except (IndexError, ValueError) as error:
+            raise RecurTraceError('--hf-overrides takes JSON, such as {"loop_halting_threshold": 0.4}.') from error
+        del options[at : at + 2]
+    config = load_config(model)
+    for name, value in overrides.items():
+        setattr(config, name, value)
+    served = ServedDepths.of(config)
+    place = base_of_adapter(model, config)
+    if place and "--tokenizer" not in options and find_file(model, "tokenizer_config.json") is None:
+        options += ["--tokenizer", place[0]]
+    cost = cost_of(config)
+    ratio = cost.kv_bytes(served.maximum, 2) / cost.kv_bytes(1, 2)
+    at_depth = f"depth {served.default}" if served.default else f"a depth of {served.minimum} to {served.maximum}"
+    said = (
+        f"Serving {model} at {at_depth}; keys and values for {served.maximum} loops take {ratio:.2f}× the base's "
+        "memory per token (--max-loops lowers it)."
+    )
+    return [model, *(["--hf-overrides", json.dumps(overrides)] if overrides else []), *options], said
+
+
+def launch(arguments: list[str]) -> None:
+    """vLLM's own OpenAI server, in this process."""
+    from pydantic import ValidationError
+    from vllm.entrypoints.cli.serve import ServeSubcommand
+    from vllm.entrypoints.launchers.cli_args import make_arg_parser
+    from vllm.entrypoints.serve.utils.api_utils import cli_env_setup
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    cli_env_setup()
+    parsed = make_arg_parser(FlexibleArgumentParser(prog="recurtrace serve")).parse_args(arguments)
+    command = ServeSubcommand()
+    command.validate(parsed)
+    try:
+        command.cmd(parsed)
+    except ValidationError as error:  # so vLLM wraps what its settings refuse
+        cause = error.errors()[0].get("ctx", {}).get("error")
+        if isinstance(cause, RecurTraceError):
+            raise cause from None
+        raise
