@@ -29,6 +29,7 @@ class ScheduledRequests(KVConnectorMetadata):
 
     by_block: dict[int, tuple[str, int | None]]
     """First K/V block → request, and the depth it is to have; None: the head decides."""
+    tokens: int
     finished: set[str]
 
 
@@ -74,6 +75,16 @@ class DepthConnector(KVConnectorBase_V1):
         self._depths |= by_request
         self._computed = ComputedLoops(by_request, tokens, token_loops)
 
+    def all_at(self, depth: int) -> bool:
+        """Whether every request of this step runs at this depth."""
+        step = self._connector_metadata
+        return step is None or all(asked == depth for _, asked in step.by_block.values())
+
+    def report_all_at(self, depth: int) -> None:
+        if self._connector_metadata is not None:
+            tokens = self._connector_metadata.tokens
+            self.report({}, tokens, tokens * depth)
+
     def bind_connector_metadata(self, connector_metadata: KVConnectorMetadata) -> None:
         super().bind_connector_metadata(connector_metadata)
         for request in connector_metadata.finished:  # type: ignore[attr-defined]
@@ -108,7 +119,8 @@ class DepthConnector(KVConnectorBase_V1):
         by_block = {
             self._block[request]: (request, self._asked[request]) for request in scheduler_output.num_scheduled_tokens
         }
-        return ScheduledRequests(by_block, set(scheduler_output.finished_req_ids))
+        tokens = scheduler_output.total_num_scheduled_tokens
+        return ScheduledRequests(by_block, tokens, set(scheduler_output.finished_req_ids))
 
     def learn(self, computed: ComputedLoops | None) -> None:
         """What the workers said of a step."""

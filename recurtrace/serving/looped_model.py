@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from vllm.compilation.decorators import support_torch_compile
 from vllm.config import VllmConfig
-from vllm.distributed.kv_transfer import get_kv_transfer_group
+from vllm.distributed.kv_transfer import get_kv_transfer_group, has_kv_transfer_group
 from vllm.forward_context import get_forward_context
 from vllm.model_executor.layers.attention import Attention
 from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
@@ -52,6 +53,23 @@ class LoopedAttention(nn.Module):
         return self.loops[self.loop - 1](query, key, value)
 
 
+@support_torch_compile(dynamic_arg_dims={"h": 0, "positions": 0})
+class UniformPass(nn.Module):
+    """A step whose requests all run the same number of loops: nobody leaves, so it can be one graph."""
+
+    def __init__(self, *, vllm_config: VllmConfig, prefix: str = "", model: "LoopedModel", loops: int):
+        super().__init__()
+        self._model, self._loops = (model,), loops  # in a tuple: its parameters are not ours
+
+    def forward(self, h: Tensor, positions: Tensor) -> Tensor:
+        model = self._model[0]
+        e = model.encode(h, positions)
+        state = LoopState.before(e, model.config.loop_num_layers, ActiveTokens(positions, positions))
+        for t in range(1, self._loops + 1):
+            model.loop_once(t, state)
+        return model.decode(state.h, positions)
+
+
 class LoopedModel(nn.Module):
     packed_modules_mapping = {"qkv_proj": ["q_proj", "k_proj", "v_proj"], "gate_up_proj": ["gate_proj", "up_proj"]}
 
@@ -71,6 +89,9 @@ class LoopedModel(nn.Module):
         every: list[Any] = [part for attention in self._attentions for part in attention.loops]
         self._attention_names = [attention.layer_name for attention in every]
         self._vllm_config, self._builder = vllm_config, None
+        self._uniform = UniformPass(
+            vllm_config=vllm_config, model=self, loops=self.served.default or self.served.maximum
+        )
         backend = every[0].get_attn_backend().get_name()
         if backend not in ATTENTION_BACKENDS:
             raise RecurTraceError(
@@ -105,31 +126,38 @@ class LoopedModel(nn.Module):
         inputs_embeds: Tensor | None = None,
     ) -> Tensor:
         h = self.model.embed_input_ids(input_ids) if inputs_embeds is None else inputs_embeds
-        block = self.config.block
-        h = self._think(positions, _summed(self._run_layers(range(block.start), positions, h)))
-        h, residual = self._run_layers(range(block.stop, len(self.model.layers)), positions, h)
+        context = get_forward_context()
+        connector = get_kv_transfer_group() if has_kv_transfer_group() else None  # none yet: memory is measured
+        if context.attn_metadata is None or connector is None:
+            return self._uniform(h, positions)
+        if self.served.default is not None and connector.all_at(self.served.default):
+            connector.report_all_at(self.served.default)
+            return self._uniform(h, positions)
+        step = Step(context, self._attention_names, self._metadata_builder(h.device), connector)
+        return self.decode(self._think(step, self.encode(h, positions), positions), positions)
+
+    def encode(self, h: Tensor, positions: Tensor) -> Tensor:
+        return _summed(self._run_layers(range(self.config.block.start), h, positions))
+
+    def decode(self, h: Tensor, positions: Tensor) -> Tensor:
+        h, residual = self._run_layers(range(self.config.block.stop, len(self.model.layers)), h, positions)
         return self.model.norm(h) if residual is None else self.model.norm(h, residual)[0]
 
-    def _run_layers(self, indices: range, positions: Tensor, h: Tensor) -> tuple[Tensor, Tensor | None]:
+    def _run_layers(self, indices: range, h: Tensor, positions: Tensor) -> tuple[Tensor, Tensor | None]:
         residual = None
         for index in indices:
             h, residual = self.model.layers[index](positions, h, residual)
         return h, residual
 
-    def _think(self, positions: Tensor, e: Tensor) -> Tensor:
+    def _think(self, step: Step, e: Tensor, positions: Tensor) -> Tensor:
         """Repeat the block until every request has had its loops (Algorithm 1, lines 2–10)."""
-        step = self._step()
-        n = len(e) if step is None else step.tokens  # vLLM may pad behind the last token
+        n = step.tokens  # vLLM may pad behind the last one
         tokens = ActiveTokens(positions[:n], torch.arange(n, device=e.device))
         state = LoopState.before(e[:n], self.config.loop_num_layers, tokens)
-        if step is None:  # vLLM measures its memory: as deep as a request can go
-            for t in range(1, self.served.maximum + 1):
-                self._loop_once(t, state)
-            return state.h
         result = torch.zeros_like(e)
         for t in count(1):
             with step.attention():
-                h = self._loop_once(t, state)
+                h = self.loop_once(t, state)
             stay = step.after_loop(t, h, self.loop.head(self.served.head), self.head_settings, self.served)
             if all(stay):
                 continue
@@ -140,7 +168,7 @@ class LoopedModel(nn.Module):
         step.report()
         return result
 
-    def _loop_once(self, t: int, state: LoopState) -> Tensor:
+    def loop_once(self, t: int, state: LoopState) -> Tensor:
         for attention in self._attentions:
             attention.loop = t
 
@@ -150,16 +178,13 @@ class LoopedModel(nn.Module):
 
         return self.loop(t, state, layer)
 
-    def _step(self) -> Step | None:
-        context = get_forward_context()
-        if context.attn_metadata is None:
-            return None
+    def _metadata_builder(self, device: torch.device) -> Any:
         if self._builder is None:
             attention: Any = self._attentions[0].loops[0]
+            made = attention.get_attn_backend().get_builder_cls()
             spec = attention.get_kv_cache_spec(self._vllm_config)
-            builder = attention.get_attn_backend().get_builder_cls()
-            self._builder = builder(spec, [attention.layer_name], self._vllm_config, self.model.norm.weight.device)
-        return Step(context, self._attention_names, self._builder, get_kv_transfer_group())
+            self._builder = made(spec, [attention.layer_name], self._vllm_config, device)
+        return self._builder
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> set[str]:
         """The base's by its own loader; the loop's as they are, since their names would be taken for the base's."""

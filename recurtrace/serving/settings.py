@@ -3,9 +3,11 @@
 import os
 from typing import Any
 
-from vllm.config import KVTransferConfig
+from vllm import envs
+from vllm.config import CUDAGraphMode, KVTransferConfig
 from vllm.logger import init_logger
 from vllm.model_executor.models.config import VerifyAndUpdateConfig
+from vllm.platforms import current_platform
 
 from recurtrace.errors import RecurTraceError
 from recurtrace.serving.checkpoint import check_checkpoint
@@ -32,7 +34,7 @@ class LoopedModelSettings(VerifyAndUpdateConfig):
             raise RecurTraceError(f"a {family} base cannot be served on vLLM yet; {', '.join(FAMILIES)} can.")
         _refuse(vllm_config)
         check_checkpoint(vllm_config.model_config.model, config)
-        _run_eagerly(vllm_config)
+        _choose_compilation(vllm_config, served)
         _carry_depths(vllm_config)
         if served.adaptive:
             _read_prompts_whole(vllm_config)
@@ -55,17 +57,23 @@ def _refuse(vllm_config: Any) -> None:
         raise RecurTraceError("a looped model brings its own scheduler class; leave out --scheduler-cls.")
 
 
-def _run_eagerly(vllm_config: Any) -> None:
-    """Requests leave the batch between loops, which no captured graph can follow.
-
-    On the CPU there is more: compiled, vLLM 0.32's mutating matmul is read before it is written once a layer repeats
-    in a graph, and the tokens are wrong without an error.
+def _choose_compilation(vllm_config: Any, served: ServedDepths) -> None:
+    """Steps whose requests all have the server's fixed depth may be compiled; nothing else can, and on the CPU
+    nothing must: there inductor reads what vLLM's mutating matmul has yet to write, once a layer comes twice in a
+    graph, and the tokens are wrong without an error (VLLM_CPU_CI_ENV traces the graph and leaves inductor out).
     """
-    if not vllm_config.model_config.enforce_eager:
-        logger.info("RecurTrace: eager mode, without torch.compile and CUDA graphs, which cannot follow depths.")
-        vllm_config.model_config.enforce_eager = True
     if os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0") == "1":
         raise RecurTraceError("looped models run on vLLM's V1 model runner; unset VLLM_USE_V2_MODEL_RUNNER.")
+    why = None
+    if served.adaptive:
+        why = "requests of adaptive depth leave the batch between loops"
+    elif current_platform.is_cpu() and not envs.VLLM_CPU_CI_ENV:
+        why = "torch.compile gives wrong tokens for repeated layers on the CPU"
+    if why is None:
+        vllm_config.compilation_config.cudagraph_mode = CUDAGraphMode.PIECEWISE  # a whole graph would hide the choice
+    elif not vllm_config.model_config.enforce_eager:
+        logger.info("RecurTrace: eager mode, since %s.", why)
+        vllm_config.model_config.enforce_eager = True
 
 
 def _carry_depths(vllm_config: Any) -> None:
