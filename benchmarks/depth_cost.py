@@ -16,10 +16,10 @@ from pathlib import Path
 
 import torch
 from rich.console import Console
-from transformers import DynamicCache, PreTrainedModel, Qwen3Config
+from transformers import DynamicCache, PreTrainedModel
 from transformers import __version__ as transformers_version
 
-from benchmarks.common import random_base, write_between
+from benchmarks.common import qwen3_06b, random_base, write_between
 from recurtrace.evaluation.runtime import time_ratios
 from recurtrace.model import RecurTraceCache, RecurTraceForCausalLM
 from recurtrace.model.cost import Cost, cost_of
@@ -35,11 +35,7 @@ MEMORY_ROWS, MEMORY_CONTEXT = 2, 2048
 def build() -> tuple[PreTrainedModel, RecurTraceForCausalLM]:
     """The base and a looped model that shares its modules."""
     torch.manual_seed(0)
-    config = Qwen3Config(
-        vocab_size=151936, hidden_size=1024, intermediate_size=3072, num_hidden_layers=28, num_attention_heads=16,
-        num_key_value_heads=8, head_dim=128, tie_word_embeddings=True,
-    )  # fmt: skip
-    base = random_base(config).eval()
+    base = random_base(qwen3_06b()).eval()
     return base, RecurTraceForCausalLM.from_base(base)
 
 
