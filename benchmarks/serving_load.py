@@ -183,8 +183,8 @@ async def load(url: str, requests: int, in_flight: int, pid: int | None, seed: i
     print(f"held afterwards: {held}")
     if before and after:
         print(f"memory: {before / 2**20:.0f} MiB after the first round, {after / 2**20:.0f} MiB at the end")
-        if after > before * 1.05:
-            run.wrong.append("memory grew by more than a twentieth")
+        if after > before * 1.02:
+            run.wrong.append("memory grew by more than a fiftieth")
     if any(held.values()):
         run.wrong.append("the server still holds requests or K/V")
     for line in run.wrong[:10]:

@@ -41,7 +41,9 @@ class Served:
         bounds = {"loop_halting_min_depth": 1, "loop_halting_max_depth": 6, "loop_halting_trained": True}
         self.model.config.override(bounds)
         self.model.save_pretrained(self.folder, merge_base=merged)
-        byte_tokenizer().save_pretrained(self.folder)
+        tokenizer = byte_tokenizer()
+        tokenizer.chat_template = "{{ messages[0].content }}"
+        tokenizer.save_pretrained(self.folder)
         self._centre_head()
 
     def _centre_head(self) -> None:
