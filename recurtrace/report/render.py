@@ -11,7 +11,8 @@ from jinja2 import Environment, PackageLoader, select_autoescape
 
 from recurtrace.files import writing
 from recurtrace.report import figures
-from recurtrace.report.tables import Table, all_tables
+from recurtrace.report.table import Table
+from recurtrace.report.tables import all_tables
 from recurtrace.report.workspace import Workspace, read_workspace
 
 
