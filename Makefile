@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # vLLM pins much, so serving has its own.
 SERVE := .venv-serve
 
-.PHONY: help install demo test check bench study lock test-serve bench-serve lock-serve clean
+.PHONY: help install demo test check bench study lock test-slow test-serve bench-serve lock-serve clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -25,6 +25,9 @@ demo: install  ## the embedded model at several depths, then the whole story on 
 
 test: install  ## the tests
 	$(BIN)/python -m pytest --numprocesses 2
+
+test-slow: install  ## the tests that take minutes each
+	$(BIN)/python -m pytest -m slow
 
 check: install  ## lint, types, tests
 	$(BIN)/ruff format --check .

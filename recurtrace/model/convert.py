@@ -123,5 +123,5 @@ def refuse_other_base(config: Any, adapter: str, base: str | None, found: str) -
     if config.base_fingerprint not in (None, found):
         raise RecurTraceError(
             f"the adapter {adapter!r} was made on a base with fingerprint {config.base_fingerprint}, but "
-            f"{base or 'the base given'!r} has {found}; use the right base, or pass check_base=False."
+            f"{base or 'the base given'!r} has {found}; use the right base, or load the model with check_base=False."
         )

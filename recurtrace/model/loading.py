@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 ONE_LOOP: dict[str, Any] = {"loop_start": 0, "loop_num_layers": 1, "loop_memory": False}  # any block will do
 
 
-def load_config(model: str) -> "RecurTraceConfig":
+def load_config(model: str, **hub: Any) -> "RecurTraceConfig":
     from recurtrace.model import RecurTraceConfig
     from recurtrace.model.convert import not_looped, read_config
 
-    config = read_config(model)
+    config = read_config(model, **hub)
     if not isinstance(config, RecurTraceConfig):
         raise not_looped(model, config)
     return config

@@ -1,8 +1,8 @@
 """How depths travel: vLLM's connector between the scheduler and the workers, used for depths and not for K/V.
 
-Each step the scheduler's side says which requests run and what they asked for; the workers' side keeps the depths
-that were decided, for a request's life (a preempted one comes back with it), and says what it decided and computed.
-The scheduler's side returns a request's depth with its last output (`kv_transfer_params`) and counts for Prometheus.
+With each forward pass the scheduler's side says which requests run and what they asked for; the workers' side keeps
+the depths that were decided, for a request's life (a preempted one comes back with it), and says what it decided and
+computed. The scheduler's side returns a request's depth to its caller (`kv_transfer_params`) and counts for Prometheus.
 
 A request is known by its first K/V block. Requests that share one (prefix caching) share their depth too, since
 depth is part of what a prefix is looked up by.
@@ -25,7 +25,7 @@ from recurtrace.serving.depths import ServedDepths
 
 @dataclass
 class ScheduledRequests(KVConnectorMetadata):
-    """Scheduler → workers: the requests of a step."""
+    """Scheduler → workers: the requests of a forward pass."""
 
     by_block: dict[int, tuple[str, int | None]]
     """First K/V block → request, and the depth it is to have; None: the head decides."""
@@ -35,7 +35,7 @@ class ScheduledRequests(KVConnectorMetadata):
 
 @dataclass
 class ComputedLoops(KVConnectorWorkerMetadata):
-    """Workers → scheduler: what a step decided and computed."""
+    """Workers → scheduler: what a forward pass decided and computed."""
 
     decided: dict[str, int]
     tokens: int
@@ -55,7 +55,7 @@ class DepthConnector(KVConnectorBase_V1):
         self._asked: dict[str, int | None] = {}  # scheduler: live requests
         self._block: dict[str, int] = {}  # scheduler: first K/V block of those that hold any
         self._depths: dict[str, int] = {}  # both: decided
-        self._computed: ComputedLoops | None = None  # worker: this step's
+        self._computed: ComputedLoops | None = None  # worker: this pass's
         self._stats = LoopStats()  # scheduler: since they were last taken
 
     # The workers' side.
@@ -68,7 +68,7 @@ class DepthConnector(KVConnectorBase_V1):
         return self._depths.get(request) if depth is None else depth
 
     def report(self, decided: dict[int, int], tokens: int, token_loops: int) -> None:
-        """What a step decided, by first K/V block, and computed."""
+        """What a pass decided, by first K/V block, and computed."""
         if self._connector_metadata is None:
             return
         by_request = {self._connector_metadata.by_block[block][0]: depth for block, depth in decided.items()}
@@ -76,9 +76,9 @@ class DepthConnector(KVConnectorBase_V1):
         self._computed = ComputedLoops(by_request, tokens, token_loops)
 
     def all_at(self, depth: int) -> bool:
-        """Whether every request of this step runs at this depth."""
-        step = self._connector_metadata
-        return step is None or all(asked == depth for _, asked in step.by_block.values())
+        """Whether every request of this pass runs at this depth."""
+        now = self._connector_metadata
+        return now is None or all(asked == depth for _, asked in now.by_block.values())
 
     def report_all_at(self, depth: int) -> None:
         if self._connector_metadata is not None:
@@ -98,12 +98,12 @@ class DepthConnector(KVConnectorBase_V1):
 
     def on_new_request(self, request: Any) -> None:
         loops = ((request.sampling_params and request.sampling_params.extra_args) or {}).get("loops")
-        if type(loops) is int:  # checked where it came in; the rest guards the caches, whatever comes in
+        if type(loops) is int:  # checked where it came in; not by every front end of vLLM's, and nothing may fail here
             loops = max(1, min(loops, self.served.maximum))
-        elif not self.served.adaptive:
+        elif loops != "adaptive" or not self.served.adaptive:
             loops = None
         depth = self._asked[request.request_id] = self.served.asked(loops)
-        if self._salted and depth != self.served.default:
+        if self._salted and (depth != self.served.default or request.cache_salt):
             # Keys and values behind the block depend on depth, so a prefix of another depth is another prefix.
             request.cache_salt = f"{request.cache_salt or ''} loops={depth}"
             request.block_hashes.clear()
@@ -123,18 +123,22 @@ class DepthConnector(KVConnectorBase_V1):
         return ScheduledRequests(by_block, tokens, set(scheduler_output.finished_req_ids))
 
     def learn(self, computed: ComputedLoops | None) -> None:
-        """What the workers said of a step."""
+        """What the workers said of a pass."""
         if computed is None:
             return
-        self._depths |= computed.decided
-        self._stats.add_step(computed, self.served.maximum)
+        self._depths |= {name: depth for name, depth in computed.decided.items() if name in self._asked}
+        self._stats.add_pass(computed, self.served.maximum)
+
+    def depth(self, request: str) -> int | None:
+        """Depth of a live request, once it is known."""
+        return self._depths.get(request, self._asked.get(request))
 
     def request_finished(self, request: Any, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
         name = request.request_id
-        asked = self._asked.pop(name, None)
-        self._block.pop(name, None)
-        depth = self._depths.pop(name, asked)
-        if depth is None:  # ended before its prompt was read
+        depth, began = self.depth(name), name in self._block
+        for known in (self._asked, self._block, self._depths):
+            known.pop(name, None)
+        if depth is None or not began:
             return False, None
         self._stats.data["request_loops"].append(depth)
         return False, {"loops": depth}
@@ -177,7 +181,7 @@ class LoopStats(KVConnectorStats):
 
     data: dict[str, Any] = field(default_factory=_nothing)
 
-    def add_step(self, computed: ComputedLoops, maximum: int) -> None:
+    def add_pass(self, computed: ComputedLoops, maximum: int) -> None:
         self.data["token_loops"] += computed.token_loops
         self.data["token_loops_saved"] += computed.tokens * maximum - computed.token_loops
 

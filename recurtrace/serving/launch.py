@@ -11,6 +11,7 @@ from recurtrace.model.loading import load_config
 from recurtrace.serving.checkpoint import base_of_adapter
 from recurtrace.serving.depths import ServedDepths
 
+HUB_OPTIONS = {"revision": "--revision", "cache_dir": "--download-dir"}
 MISSING = (
     "vLLM is not installed; pip install 'recurtrace[serve]' on a CUDA machine, or see docs/serving.md for the CPU. "
     "Everything else of RecurTrace works without it."
@@ -24,21 +25,20 @@ def require_vllm() -> None:
 
 def command_line(model: str, overrides: dict[str, Any], options: list[str]) -> tuple[list[str], str]:
     """Arguments for vLLM's server, and a sentence on what it will hold."""
+    if model.startswith("-"):
+        raise RecurTraceError(f"the model comes first: recurtrace serve MODEL {model} …")
+    if overrides.get("base_model_name_or_path") is not None:
+        overrides = {**overrides, "base_revision": ""}  # that was the other base's
     overrides = {name: value for name, value in overrides.items() if value is not None}
-    options = list(options)
-    if "--hf-overrides" in options:
-        at = options.index("--hf-overrides")
-        try:
-            overrides = {**json.loads(options[at + 1]), **overrides}
-        except (IndexError, ValueError) as error:
-            raise RecurTraceError('--hf-overrides takes JSON, such as {"loop_halting_threshold": 0.4}.') from error
-        del options[at : at + 2]
-    config = load_config(model)
+    options, given = _without_overrides(options)
+    overrides = given | overrides
+    hub = {name: value for name, option in HUB_OPTIONS.items() if (value := _value(options, option)) is not None}
+    config = load_config(model, **hub)
     for name, value in overrides.items():
         setattr(config, name, value)
     served = ServedDepths.of(config)
-    place = base_of_adapter(model, config)
-    if place and "--tokenizer" not in options and find_file(model, "tokenizer_config.json") is None:
+    place = base_of_adapter(model, config, **hub)
+    if place and _value(options, "--tokenizer") is None and find_file(model, "tokenizer_config.json", **hub) is None:
         options += ["--tokenizer", place[0]]
     cost = cost_of(config)
     ratio = cost.kv_bytes(served.maximum, 2) / cost.kv_bytes(1, 2)
@@ -48,6 +48,43 @@ def command_line(model: str, overrides: dict[str, Any], options: list[str]) -> t
         "memory per token (--max-loops lowers it)."
     )
     return [model, *(["--hf-overrides", json.dumps(overrides)] if overrides else []), *options], said
+
+
+def _without_overrides(options: list[str]) -> tuple[list[str], dict[str, Any]]:
+    """The user's own `--hf-overrides` are taken out, to be given together with ours: vLLM takes the last it sees."""
+    left: list[str] = []
+    found: dict[str, Any] = {}
+    words = iter(_separated(options))
+    for word in words:
+        if word.startswith("--hf-overrides."):
+            raise RecurTraceError("write --hf-overrides as one JSON object.")
+        if word != "--hf-overrides":
+            left.append(word)
+            continue
+        try:
+            read = json.loads(next(words, ""))
+        except ValueError:
+            read = None
+        if not isinstance(read, dict):
+            raise RecurTraceError('--hf-overrides takes a JSON object, such as {"loop_halting_threshold": 0.4}.')
+        found |= read
+    return left, found
+
+
+def _separated(options: list[str]) -> list[str]:
+    """Options as vLLM reads them: --a_b=c is --a-b c."""
+    words = []
+    for word in options:
+        name, equals, value = word.partition("=")
+        if not word.startswith("--"):
+            words.append(word)
+        else:
+            words += [name.replace("_", "-"), value] if equals else [name.replace("_", "-")]
+    return words
+
+
+def _value(options: list[str], name: str) -> str | None:
+    return options[options.index(name) + 1] if name in options[:-1] else None
 
 
 def launch(arguments: list[str]) -> None:

@@ -23,8 +23,8 @@ from recurtrace.model.loop_modules import LoopModules
 from recurtrace.model.rows import LoopState
 from recurtrace.serving.checkpoint import base_of_adapter
 from recurtrace.serving.depths import ServedDepths
+from recurtrace.serving.forward_pass import ActiveTokens, ForwardPass
 from recurtrace.serving.settings import ATTENTION_BACKENDS
-from recurtrace.serving.step import ActiveTokens, Step
 
 
 class LoopedAttention(nn.Module):
@@ -55,7 +55,7 @@ class LoopedAttention(nn.Module):
 
 @support_torch_compile(dynamic_arg_dims={"h": 0, "positions": 0})
 class UniformPass(nn.Module):
-    """A step whose requests all run the same number of loops: nobody leaves, so it can be one graph."""
+    """A pass whose requests all run the same number of loops: nobody leaves, so it can be one graph."""
 
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = "", model: "LoopedModel", loops: int):
         super().__init__()
@@ -82,7 +82,12 @@ class LoopedModel(nn.Module):
         self.model, self.lm_head, self.logits_processor = base.model, base.lm_head, base.logits_processor
         self._load_base = base.load_weights
         self.loop = LoopModules(self.config)
-        if adapter_base := base_of_adapter(vllm_config.model_config.model, self.config):
+        if adapter_base := base_of_adapter(
+            vllm_config.model_config.model,
+            self.config,
+            revision=vllm_config.model_config.revision,
+            cache_dir=vllm_config.load_config.download_dir,
+        ):
             self.secondary_weights = [DefaultModelLoader.Source(*adapter_base, fall_back_to_pt=False)]
 
         self._attentions = self._attention_for_each_loop(vllm_config)
@@ -133,8 +138,8 @@ class LoopedModel(nn.Module):
         if self.served.default is not None and connector.all_at(self.served.default):
             connector.report_all_at(self.served.default)
             return self._uniform(h, positions)
-        step = Step(context, self._attention_names, self._metadata_builder(h.device), connector)
-        return self.decode(self._think(step, self.encode(h, positions), positions), positions)
+        requests = ForwardPass(context, self._attention_names, self._metadata_builder(h.device), connector)
+        return self.decode(self._think(requests, self.encode(h, positions), positions), positions)
 
     def encode(self, h: Tensor, positions: Tensor) -> Tensor:
         return _summed(self._run_layers(range(self.config.block.start), h, positions))
@@ -149,23 +154,23 @@ class LoopedModel(nn.Module):
             h, residual = self.model.layers[index](positions, h, residual)
         return h, residual
 
-    def _think(self, step: Step, e: Tensor, positions: Tensor) -> Tensor:
+    def _think(self, requests: ForwardPass, e: Tensor, positions: Tensor) -> Tensor:
         """Repeat the block until every request has had its loops (Algorithm 1, lines 2–10)."""
-        n = step.tokens  # vLLM may pad behind the last one
+        n = requests.tokens  # vLLM may pad behind the last one
         tokens = ActiveTokens(positions[:n], torch.arange(n, device=e.device))
         state = LoopState.before(e[:n], self.config.loop_num_layers, tokens)
         result = torch.zeros_like(e)
         for t in count(1):
-            with step.attention():
+            with requests.attention():
                 h = self.loop_once(t, state)
-            stay = step.after_loop(t, h, self.loop.head(self.served.head), self.head_settings, self.served)
+            stay = requests.after_loop(t, h, self.loop.head(self.served.head), self.head_settings, self.served)
             if all(stay):
                 continue
             result.index_copy_(0, state.inputs.places, h)
             if not any(stay):
                 break
-            state.keep(step.keep(stay, state.inputs))
-        step.report()
+            state.keep(requests.keep(stay, state.inputs))
+        requests.report()
         return result
 
     def loop_once(self, t: int, state: LoopState) -> Tensor:

@@ -1,7 +1,8 @@
-"""vLLM's scheduler, which here learns a request's depth before the request may end.
+"""vLLM's scheduler, which here learns a request's depth in time and says it with every output.
 
-A request may end with the step that decided its depth (an answer of one token); vLLM tells its connector of a step
-only after it has told it of the requests that ended with it.
+In time: a request may end with the forward pass that decided its depth (an answer of one token), and vLLM tells its
+connector of a pass only after it has told it of the requests that ended with it. With every output: vLLM itself
+returns what the connector knows with the last one, but an answer that ends at a stop string ends in the front end.
 """
 
 from typing import Any
@@ -13,4 +14,8 @@ class DepthScheduler(Scheduler):
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
         if model_runner_output.kv_connector_output is not None:
             self.connector.learn(model_runner_output.kv_connector_output.kv_connector_worker_meta)
-        return super().update_from_output(scheduler_output, model_runner_output)
+        outputs = super().update_from_output(scheduler_output, model_runner_output)
+        for output in [output for of_client in outputs.values() for output in of_client.outputs]:
+            if output.kv_transfer_params is None and (depth := self.connector.depth(output.request_id)) is not None:
+                output.kv_transfer_params = {"loops": depth}
+        return outputs

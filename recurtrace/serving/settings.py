@@ -33,7 +33,8 @@ class LoopedModelSettings(VerifyAndUpdateConfig):
         if family not in FAMILIES:
             raise RecurTraceError(f"a {family} base cannot be served on vLLM yet; {', '.join(FAMILIES)} can.")
         _refuse(vllm_config)
-        check_checkpoint(vllm_config.model_config.model, config)
+        hub = {"revision": vllm_config.model_config.revision, "cache_dir": vllm_config.load_config.download_dir}
+        check_checkpoint(vllm_config.model_config.model, config, **hub)
         _choose_compilation(vllm_config, served)
         _carry_depths(vllm_config)
         if served.adaptive:
@@ -49,16 +50,22 @@ def _refuse(vllm_config: Any) -> None:
         )
     if vllm_config.speculative_config is not None:
         raise RecurTraceError("speculative decoding does not know loops; leave out --speculative-config.")
-    if vllm_config.kv_transfer_config is not None:
+    if vllm_config.kv_transfer_config is not None or vllm_config.cache_config.kv_offloading_size is not None:
         raise RecurTraceError(
             "depths travel by vLLM's connector, so there cannot be another; drop --kv-transfer-config."
+        )
+    window = vllm_config.cache_config.sliding_window
+    if window is not None and window < vllm_config.model_config.max_model_len:
+        raise RecurTraceError(
+            f"requests are told apart by their first tokens' keys and values, and a window of {window} drops them; "
+            f"pass --max-model-len {window}."
         )
     if vllm_config.scheduler_config.scheduler_cls is not None:
         raise RecurTraceError("a looped model brings its own scheduler class; leave out --scheduler-cls.")
 
 
 def _choose_compilation(vllm_config: Any, served: ServedDepths) -> None:
-    """Steps whose requests all have the server's fixed depth may be compiled; nothing else can, and on the CPU
+    """Passes whose requests all have the server's fixed depth may be compiled; nothing else can, and on the CPU
     nothing must: there inductor reads what vLLM's mutating matmul has yet to write, once a layer comes twice in a
     graph, and the tokens are wrong without an error (VLLM_CPU_CI_ENV traces the graph and leaves inductor out).
     """
@@ -69,9 +76,10 @@ def _choose_compilation(vllm_config: Any, served: ServedDepths) -> None:
         why = "requests of adaptive depth leave the batch between loops"
     elif current_platform.is_cpu() and not envs.VLLM_CPU_CI_ENV:
         why = "torch.compile gives wrong tokens for repeated layers on the CPU"
-    if why is None:
+    graphs = vllm_config.compilation_config.cudagraph_mode
+    if why is None and (graphs is None or graphs.has_full_cudagraphs()):
         vllm_config.compilation_config.cudagraph_mode = CUDAGraphMode.PIECEWISE  # a whole graph would hide the choice
-    elif not vllm_config.model_config.enforce_eager:
+    elif why is not None and not vllm_config.model_config.enforce_eager:
         logger.info("RecurTrace: eager mode, since %s.", why)
         vllm_config.model_config.enforce_eager = True
 
@@ -82,7 +90,7 @@ def _carry_depths(vllm_config: Any) -> None:
     )
     scheduler = vllm_config.scheduler_config
     scheduler.scheduler_cls = "recurtrace.serving.scheduler.DepthScheduler"
-    scheduler.async_scheduling = False  # a step's depths are read before the next is planned
+    scheduler.async_scheduling = False  # a pass's depths are read before the next is planned
     scheduler.disable_hybrid_kv_cache_manager = True
     processors = vllm_config.model_config.logits_processors or []
     vllm_config.model_config.logits_processors = [*processors, RequestDepth]
@@ -99,6 +107,7 @@ def _read_prompts_whole(vllm_config: Any) -> None:
         scheduler.enable_chunked_prefill = False
     scheduler.long_prefill_token_threshold = 0
     longest = vllm_config.model_config.max_model_len
+    scheduler.max_num_scheduled_tokens = None
     if scheduler.max_num_batched_tokens < longest:
-        logger.info("RecurTrace: a step takes up to %d tokens, so that the longest prompt comes whole.", longest)
+        logger.info("RecurTrace: a pass takes up to %d tokens, so that the longest prompt comes whole.", longest)
         scheduler.max_num_batched_tokens = longest

@@ -79,7 +79,28 @@ class Served:
         )
         return out.sequences[:, longest:].tolist(), list(out.past_key_values.depths)
 
-    def is_tie(self, prompt: list[int], want: list[int], got: list[int], depth: int) -> bool:
+    def compare(
+        self,
+        asked: list[list[int]],
+        loops: int | str,
+        got: list[list[int]],
+        depths: list[int],
+        new_tokens: int = NEW_TOKENS,
+    ) -> None:
+        """Tokens and depths are those of `generate`, up to ties."""
+        want, wanted = self.generate(asked, loops, new_tokens)
+        assert depths == wanted
+        self.same_up_to_ties(asked, want, got, depths)
+
+    def same_up_to_ties(
+        self, asked: list[list[int]], want: list[list[int]], got: list[list[int]], depths: list[int]
+    ) -> None:
+        differ = [i for i in range(len(asked)) if got[i] != want[i]]
+        assert len(differ) <= len(asked) // 20
+        for i in differ:
+            assert self._is_tie(asked[i], want[i], got[i], depths[i]), (asked[i], want[i], got[i], depths[i])
+
+    def _is_tie(self, prompt: list[int], want: list[int], got: list[int], depth: int) -> bool:
         """Whether the first token that differs had a rival within 1e-4 of its logit."""
         at = next(i for i, (a, b) in enumerate(zip(want, got, strict=True)) if a != b)
         logits = self.model(torch.tensor([prompt + want[:at]]), loops=depth).logits[0, -1]

@@ -6,10 +6,11 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from recurtrace import RecurTraceForCausalLM
 from recurtrace.errors import RecurTraceError
 from recurtrace.serving.depths import ServedDepths
 from recurtrace.serving.launch import command_line
-from tests.conftest import tiny_looped
+from tests.conftest import LOOP, tiny_base, tiny_looped
 
 
 def config(**changes):
@@ -69,8 +70,31 @@ def test_command_line(tmp_path):
     arguments, _ = command_line(str(tmp_path), {"loops": "adaptive"}, given)
     assert json.loads(arguments[2]) == {"loop_halting_threshold": 0.4, "loops": "adaptive"}
     assert arguments[3:] == ["--dtype", "float32"]
-    with pytest.raises(RecurTraceError, match="takes JSON"):
-        command_line(str(tmp_path), {}, ["--hf-overrides", "loops"])
+    for spelt in (
+        ["--hf-overrides", '{"loops": 5}'],
+        ['--hf-overrides={"loops": 5}'],
+        ["--hf_overrides", '{"loops": 5}'],
+    ):
+        arguments, said = command_line(str(tmp_path), {"loops": 4}, spelt)  # ours, whatever vLLM would take last
+        assert (json.loads(arguments[2]), len(arguments)) == ({"loops": 4}, 3)
+        assert command_line(str(tmp_path), {}, spelt)[1].startswith(f"Serving {tmp_path} at depth 5")
+    for wrong in ("loops", "4", "[1]"):
+        with pytest.raises(RecurTraceError, match="takes a JSON object"):
+            command_line(str(tmp_path), {}, ["--hf-overrides", wrong])
+    with pytest.raises(RecurTraceError, match="as one JSON object"):
+        command_line(str(tmp_path), {}, ["--hf-overrides.loops", "4"])
+    with pytest.raises(RecurTraceError, match="the model comes first"):
+        command_line("--port", {}, ["8001", str(tmp_path)])
+
+
+def test_an_adapters_tokenizer_is_its_bases(tmp_path):
+    base = tmp_path / "base"
+    tiny_base().save_pretrained(base)
+    RecurTraceForCausalLM.from_base(str(base), **LOOP).save_pretrained(tmp_path / "looped")
+    arguments, _ = command_line(str(tmp_path / "looped"), {}, [])
+    assert arguments[1:] == ["--tokenizer", str(base)]
+    arguments, _ = command_line(str(tmp_path / "looped"), {}, ["--tokenizer=there"])
+    assert arguments[1:] == ["--tokenizer", "there"]
 
 
 def test_without_vllm_it_says_what_to_install(tmp_path, monkeypatch):

@@ -13,16 +13,6 @@ from tests.serving.conftest import NEW_TOKENS, complete, engine, metric, prompts
 DEPTHS = (1, 2, 4, "adaptive")
 
 
-def compare(served, asked, loops, got, depths) -> int:
-    """Tokens and depths equal `generate`'s, ties within 1e-4 apart; returns how many prompts had one."""
-    want, wanted_depths = served.generate(asked, loops)
-    assert depths == wanted_depths
-    differ = [i for i in range(len(asked)) if got[i] != want[i]]
-    for i in differ:
-        assert served.is_tie(asked[i], want[i], got[i], depths[i]), (loops, asked[i], want[i], got[i])
-    return len(differ)
-
-
 def computed(asked, depths) -> int:
     """Token-loops of requests at these depths: the last new token is never read."""
     return sum((len(prompt) + NEW_TOKENS - 1) * depth for prompt, depth in zip(asked, depths, strict=True))
@@ -45,16 +35,24 @@ def test_every_depth_and_adaptive_in_one_batch(served, hundred):
         )
         histogram = metric(llm, "recurtrace_request_loops")
         assert (histogram.count, histogram.sum) == (len(depths), sum(depths))
+        from vllm import SamplingParams
+
+        ended = llm.generate(  # an answer that ends at a stop string ends in the front end
+            [{"prompt_token_ids": hundred[0]}],
+            SamplingParams(
+                temperature=0, max_tokens=NEW_TOKENS, ignore_eos=True, stop=list("abcdefghijklmnopqrstuvwxyz ")
+            ),
+            use_tqdm=False,
+        )[0]
+        assert ended.kv_transfer_params == {"loops": depths[3]}
         first, at = complete(llm, hundred[:8], "adaptive", new_tokens=1)  # ends with the step that decides
         assert at == depths[3 : 8 * 4 : 4]
         assert first == [tokens[i][:1] for i in range(3, 8 * 4, 4)]
         with pytest.raises(VLLMValidationError, match="from 1 to this server's maximum of 6"):
             complete(llm, hundred[:1], 7)
-    ties = 0
     for i, loops in enumerate(DEPTHS):
-        ties += compare(looped, hundred, loops, tokens[i::4], depths[i::4])
-        assert loops != "adaptive" or len(set(depths[i::4])) >= 4  # the head has something to say
-    assert ties <= 4
+        looped.compare(hundred, loops, tokens[i::4], depths[i::4])
+    assert len(set(depths[3::4])) >= 4  # the head has something to say
 
 
 def test_fixed_depth_with_prefix_caching_and_chunked_prefill(served, hundred):
@@ -66,7 +64,7 @@ def test_fixed_depth_with_prefix_caching_and_chunked_prefill(served, hundred):
     with engine(looped.folder, 4, **options) as llm:
         for loops in (None, 1, 2, 4):
             tokens, depths = complete(llm, asked, loops)
-            compare(looped, asked, loops or 4, tokens, depths)
+            looped.compare(asked, loops or 4, tokens, depths)
         assert metric(llm, "prefix_cache_hits") > 64 * 100
         with pytest.raises(VLLMValidationError, match="this server runs at a fixed depth; ask for 1 to 4 loops"):
             complete(llm, hundred[:1], "adaptive")
@@ -79,10 +77,7 @@ def test_preempted_requests_keep_their_depth(served, hundred):
     with engine(looped.folder, "adaptive", num_gpu_blocks_override=12) as llm:
         tokens, depths = complete(llm, asked, new_tokens=60)
         assert metric(llm, "num_preemptions") > 0
-    want, wanted = looped.generate(asked, "adaptive", new_tokens=60)
-    assert depths == wanted
-    differ = [i for i in range(len(asked)) if tokens[i] != want[i]]
-    assert all(looped.is_tie(asked[i], want[i], tokens[i], depths[i]) for i in differ)
+    looped.compare(asked, "adaptive", tokens, depths, new_tokens=60)
 
 
 def test_tensor_parallel(served, hundred, monkeypatch):
@@ -90,10 +85,10 @@ def test_tensor_parallel(served, hundred, monkeypatch):
     looped = served()
     with engine(looped.folder, "adaptive", tensor_parallel_size=2) as llm:
         tokens, depths = complete(llm, hundred)
-        compare(looped, hundred, "adaptive", tokens, depths)
+        looped.compare(hundred, "adaptive", tokens, depths)
         assert metric(llm, "recurtrace_token_loops") == computed(hundred, depths)  # once, not for each rank
         tokens, depths = complete(llm, hundred, 4)
-        compare(looped, hundred, 4, tokens, depths)
+        looped.compare(hundred, 4, tokens, depths)
 
 
 @pytest.mark.parametrize("family", ["qwen2", "llama", "mistral"])
@@ -102,7 +97,7 @@ def test_other_families(served, hundred, family):
     with engine(looped.folder, "adaptive") as llm:
         for loops in ("adaptive", 3):
             tokens, depths = complete(llm, hundred[:24], loops)
-            compare(looped, hundred[:24], loops, tokens, depths)
+            looped.compare(hundred[:24], loops, tokens, depths)
 
 
 def test_an_adapter_beside_its_base(served, hundred):
@@ -110,7 +105,7 @@ def test_an_adapter_beside_its_base(served, hundred):
     assert sorted(file.name for file in looped.folder.glob("*.safetensors")) == ["recurtrace.safetensors"]
     with engine(looped.folder, 3) as llm:
         tokens, depths = complete(llm, hundred[:24])
-        compare(looped, hundred[:24], 3, tokens, depths)
+        looped.compare(hundred[:24], 3, tokens, depths)
 
 
 def test_one_loop_is_the_base(served, hundred):
@@ -124,5 +119,4 @@ def test_one_loop_is_the_base(served, hundred):
         params = SamplingParams(temperature=0, max_tokens=NEW_TOKENS, ignore_eos=True)
         outputs = llm.generate([{"prompt_token_ids": prompt} for prompt in hundred], params, use_tqdm=False)
     base = [list(out.outputs[0].token_ids) for out in outputs]
-    differ = [i for i in range(len(hundred)) if base[i] != tokens[i]]
-    assert all(looped.is_tie(hundred[i], base[i], tokens[i], 1) for i in differ)
+    looped.same_up_to_ties(hundred, base, tokens, [1] * len(hundred))

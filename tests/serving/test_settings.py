@@ -1,5 +1,7 @@
 """What a looped model cannot have on vLLM is switched off or refused before anything is loaded."""
 
+import json
+
 import pytest
 
 pytest.importorskip("vllm", reason="needs vLLM: make test-serve")
@@ -40,11 +42,31 @@ def test_fixed_depth_keeps_them(served):
         ({"overrides": {"loop_halting_treshold": 0.4}}, "did you mean 'loop_halting_threshold'"),
         ({"overrides": {"head": "mathqa"}}, "this model has no head 'mathqa'"),
         ({"loops": 0}, "loops must be at least 1"),
+        ({"kv_offloading_size": 1.0}, "there cannot be another"),
     ],
 )
 def test_refused_with_a_sentence(served, options, said):
     with pytest.raises(ValueError, match=said):
         settings(served().folder, **options)
+
+
+def test_a_window_shorter_than_the_context(served, tmp_path):
+    """vLLM frees what lies before a sliding window, and with it the block by which a request is known."""
+    mistral = served("mistral").folder
+    assert settings(mistral, max_model_len=256)
+    for file in mistral.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    config = json.loads((mistral / "config.json").read_text())
+    config["text_config"]["sliding_window"] = 64
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match="a window of 64 drops them; pass --max-model-len 64"):
+        settings(tmp_path, max_model_len=256)
+    assert settings(tmp_path, max_model_len=64)
+
+
+def test_a_budget_below_the_longest_prompt_is_raised(served):
+    made = settings(served().folder, "adaptive", max_model_len=256, max_num_scheduled_tokens=32)
+    assert made.scheduler_config.max_num_scheduled_tokens is None
 
 
 def test_a_checkpoint_that_is_not_whole(served, tmp_path):
@@ -76,7 +98,4 @@ def test_a_traced_graph_gives_the_same_tokens(served, monkeypatch):
         assert not llm.llm_engine.vllm_config.model_config.enforce_eager
         for loops in (None, 2):  # the graph, and what leaves it
             tokens, depths = complete(llm, asked, loops)
-            want, wanted = looped.generate(asked, loops or 3)
-            assert depths == wanted
-            differ = [i for i in range(len(asked)) if tokens[i] != want[i]]
-            assert all(looped.is_tie(asked[i], want[i], tokens[i], depths[i]) for i in differ)
+            looped.compare(asked, loops or 3, tokens, depths)

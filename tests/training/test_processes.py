@@ -54,7 +54,7 @@ def losses(recipe) -> list[float]:
     return [entry["loss"] for entry in log if "loss" in entry]
 
 
-@pytest.mark.parametrize("config", ["two-cpu", "zero2-8gpu"])
+@pytest.mark.parametrize("config", ["two-cpu", pytest.param("zero2-8gpu", marks=pytest.mark.slow)])
 def test_two_processes_give_the_result_of_one(recipe, tmp_path, config):
     """Data-parallel, and with DeepSpeed's ZeRO-2: depths in lock step, one gradient from two halves of a batch."""
     one, two = recipe("one", micro_batch_size=4), recipe("two", micro_batch_size=2)
@@ -67,7 +67,7 @@ def test_two_processes_give_the_result_of_one(recipe, tmp_path, config):
     assert json.loads((two.out / "budget.json").read_text())["processes"] == 2
 
 
-@pytest.mark.parametrize("config", ["two-cpu", "zero2-8gpu"])
+@pytest.mark.parametrize("config", ["two-cpu", pytest.param("zero2-8gpu", marks=pytest.mark.slow)])
 def test_two_processes_killed_and_resumed(recipe, tmp_path, config):
     whole, killed = recipe("whole", micro_batch_size=2), recipe("killed", micro_batch_size=2)
     run(command(whole, tmp_path, config))

@@ -32,7 +32,7 @@ class ActiveTokens:
         return ActiveTokens(self.positions.index_select(0, tokens), self.places.index_select(0, tokens))
 
 
-class Step:
+class ForwardPass:
     """The requests of one forward pass. A request that has had its loops leaves; the others are gathered, and
     attention is told of them alone."""
 
@@ -71,7 +71,7 @@ class Step:
         return [(depth := self._depth[row]) is None or depth > t for row in self.rows]
 
     def _pooled(self, h: Tensor, rows: list[int], pooling: str) -> Tensor:
-        """[requests, d] what the head reads of prompts that came whole in this step."""
+        """[requests, d] what the head reads of prompts, which came whole."""
         parts = dict(zip(self.rows, h.split([self._lengths[row] for row in self.rows]), strict=True))
         if pooling == "prompt_last":
             return torch.stack([parts[row][-1].float() for row in rows])
