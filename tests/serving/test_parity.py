@@ -45,7 +45,7 @@ def test_every_depth_and_adaptive_in_one_batch(served, hundred):
             use_tqdm=False,
         )[0]
         assert ended.kv_transfer_params == {"loops": depths[3]}
-        first, at = complete(llm, hundred[:8], "adaptive", new_tokens=1)  # ends with the step that decides
+        first, at = complete(llm, hundred[:8], "adaptive", new_tokens=1)  # ends with the pass that decides
         assert at == depths[3 : 8 * 4 : 4]
         assert first == [tokens[i][:1] for i in range(3, 8 * 4, 4)]
         with pytest.raises(VLLMValidationError, match="from 1 to this server's maximum of 6"):
@@ -113,7 +113,7 @@ def test_one_loop_is_the_base(served, hundred):
     looped = served()
     with engine(looped.folder, 1) as llm:
         tokens, _ = complete(llm, hundred)
-    with engine(looped.base) as llm:
+    with engine(looped.base, enforce_eager=True) as llm:
         from vllm import SamplingParams
 
         params = SamplingParams(temperature=0, max_tokens=NEW_TOKENS, ignore_eos=True)
