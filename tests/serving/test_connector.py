@@ -67,7 +67,7 @@ def test_requests_are_let_go(connector):
     assert side.depth("begun") == 3
     assert side.request_finished(request("begun"), [7]) == (False, {"loops": 3})
     assert side.request_finished(request("queued"), []) == (False, None)
-    assert not (side._asked or side._block or side._depths)
+    assert (side._asked, side._block, side._depths) == ({}, {}, {})
     stats = side.get_kv_connector_stats()
     assert stats.data == {"request_loops": [3], "token_loops": 320, "token_loops_saved": 128 * 4 - 320}
     assert side.get_kv_connector_stats() is None
