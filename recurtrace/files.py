@@ -1,11 +1,15 @@
 """Files are written whole or not at all: under a temporary name first, then renamed."""
 
+import json
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+from recurtrace.errors import RecurTraceError
 
 
 def holds_something(folder: Path) -> bool:
@@ -23,6 +27,21 @@ def writing(path: Path) -> Iterator[Path]:
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def write_json(path: Path, what: Any) -> None:
+    with writing(path) as temporary:
+        temporary.write_text(json.dumps(what, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def load_manifest(file: Path, kind: str, command: str) -> dict[str, Any]:
+    """What a stage wrote about its folder, with a sentence where there is none."""
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise RecurTraceError(f"{str(file.parent)!r} holds no {kind}; make one with `{command}`.") from error
+    except ValueError as error:
+        raise RecurTraceError(f"{file} is damaged; run `{command}` again, into another folder.") from error
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from rich.console import Console
 from recurtrace.data.mixture import MixtureRecipe, build, gather
 from recurtrace.data.sampling import stratified
 from recurtrace.errors import RecurTraceError
-from recurtrace.files import writing
+from recurtrace.files import write_json
 from recurtrace.recipe import Recipe
 from recurtrace.training.halting_stage import DistillRecipe
 from recurtrace.training.recipe import TrainRecipe
@@ -128,8 +128,7 @@ class Pipeline:
         return self.out / "report" / "report.html"
 
     def _note(self, what: dict[str, Any]) -> None:
-        with writing(self.file) as temporary:
-            temporary.write_text(json.dumps(what, indent=1) + "\n", encoding="utf-8")
+        write_json(self.file, what)
 
     def stages(self) -> list[Stage]:
         recipe, out = self.recipe, self.out
@@ -241,8 +240,7 @@ class Pipeline:
                 name,
                 replace(head[2], threshold=point.threshold, min_depth=point.min_depth, max_depth=point.max_depth),
             )
-            with writing(model / "calibration" / f"{name or 'head'}.json") as temporary:
-                temporary.write_text(json.dumps(found.as_json(), indent=1) + "\n", encoding="utf-8")
+            write_json(model / "calibration" / f"{name or 'head'}.json", found.as_json())
 
     def _compare(self) -> None:
         from recurtrace.evaluation.analysis import analyse
@@ -254,8 +252,7 @@ class Pipeline:
         sweeps = [read_sweep(self.out / "sweeps" / split) for split in ("heldout", "test")]
         found = analyse(sweeps[0], sweeps[1], heads, list(config.loop_halting_aux_depths))
         found["command"] = "recurtrace compare model --heldout sweeps/heldout --test sweeps/test"
-        with writing(self.out / "analysis" / f"seed-{self.recipe.seed}.json") as temporary:
-            temporary.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        write_json(self.out / "analysis" / f"seed-{self.recipe.seed}.json", found)
 
     def _evaluate(self, name: str, place: str, loops: list[Any]) -> None:
         from recurtrace.evaluation.evaluate import evaluate
@@ -272,8 +269,7 @@ class Pipeline:
 
         found = measure_cost(self._load(self.recipe.run_folder("loop") / "model")[0])
         found["command"] = "recurtrace cost model"
-        with writing(self.out / "cost.json") as temporary:
-            temporary.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        write_json(self.out / "cost.json", found)
 
     def _report(self) -> None:
         from recurtrace.report.render import report

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from recurtrace.errors import RecurTraceError
+from recurtrace.files import load_manifest
 
 MANIFEST = "evaluation.json"
 
@@ -72,12 +73,7 @@ def read_records(file: Path) -> Iterator[ItemRecord]:
 
 def read_evaluation(folder: Path) -> Evaluation:
     """A finished evaluation; its items come in the order of their ids, whichever process measured them."""
-    try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise RecurTraceError(f"{str(folder)!r} holds no evaluation; make one with `recurtrace evaluate`.") from error
-    except ValueError as error:
-        raise RecurTraceError(f"{folder / MANIFEST} is damaged; evaluate again into another folder.") from error
+    manifest = load_manifest(folder / MANIFEST, "evaluation", "recurtrace evaluate")
     records = [record for file in sorted(folder.glob("records*.jsonl")) for record in read_records(file)]
     if len(records) != manifest.get("items"):
         raise RecurTraceError(

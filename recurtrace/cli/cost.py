@@ -1,6 +1,5 @@
 """`recurtrace cost`: what each depth costs on this machine."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -23,7 +22,7 @@ def cost(
     from rich.table import Table
 
     from recurtrace.evaluation.runtime import measure_cost
-    from recurtrace.files import writing
+    from recurtrace.files import write_json
     from recurtrace.model.loading import load_looped
 
     looped, _ = load_looped(model, device=device, dtype=dtype)
@@ -36,5 +35,4 @@ def cost(
     Console().print(table)
     typer.echo(found["note"])
     if out is not None:
-        with writing(out) as temporary:
-            temporary.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        write_json(out, found)

@@ -1,6 +1,5 @@
 """`recurtrace sweep`, `distill`, `calibrate` and `compare`: from measured depths to a head that picks them."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -131,7 +130,7 @@ def calibrate(
     from rich.console import Console
     from rich.table import Table
 
-    from recurtrace.files import writing
+    from recurtrace.files import write_json
     from recurtrace.inference.calibrate import calibrate as run
     from recurtrace.inference.policies import signal_values
     from recurtrace.inference.sweep_files import STATES
@@ -151,8 +150,7 @@ def calibrate(
         change_head(model, head, settings)
     file = model / "calibration" / f"{head or signal}.json"
     record = {**asdict(found), "sweep": str(swept), "data": measured.manifest["data"], "tasks": tasks}
-    with writing(file) as temporary:
-        temporary.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    write_json(file, record)
 
     table = Table("depth", "NLL", "accuracy", title="Held-out", title_justify="left")
     for depth, measures in found.fixed.items():
@@ -179,7 +177,7 @@ def compare(
     from rich.table import Table
 
     from recurtrace.evaluation.analysis import analyse
-    from recurtrace.files import writing
+    from recurtrace.files import write_json
     from recurtrace.model.heads import read_head, read_looped_config
 
     config = read_looped_config(model)
@@ -206,8 +204,7 @@ def compare(
     Console().print(table)
     typer.echo("* not in the paper's comparison. The oracles look at the answer: they are ceilings, not methods.")
     if out is not None:
-        with writing(out) as temporary:
-            temporary.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        write_json(out, found)
         typer.echo(f"Everything about it is in {out}.")
 
 

@@ -33,7 +33,7 @@ from recurtrace.data.loading import MissingDataError, find_task, load
 from recurtrace.data.overlap import THRESHOLD, OverlapIndex
 from recurtrace.data.synthetic import PAPER, Sizes
 from recurtrace.errors import RecurTraceError
-from recurtrace.files import holds_something, writing
+from recurtrace.files import holds_something, load_manifest, write_json, writing
 from recurtrace.recipe import Recipe
 
 MANIFEST = "manifest.json"
@@ -318,14 +318,8 @@ def _begin(recipe: MixtureRecipe, out: Path, overwrite: bool) -> dict[str, Any]:
 
 
 def _read_manifest(folder: Path) -> dict[str, Any]:
-    try:
-        return json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise RecurTraceError(f"{str(folder)!r} holds no mixture; make one with `recurtrace data build`.") from error
-    except ValueError as error:
-        raise RecurTraceError(f"{folder / MANIFEST} is damaged; build the mixture again with --overwrite.") from error
+    return load_manifest(folder / MANIFEST, "mixture", "recurtrace data build")
 
 
 def _write_manifest(out: Path, manifest: dict[str, Any]) -> None:
-    with writing(out / MANIFEST) as temporary:
-        temporary.write_text(json.dumps(manifest, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_json(out / MANIFEST, manifest)

@@ -20,7 +20,7 @@ from transformers import PreTrainedTokenizerBase
 from recurtrace.data.collate import Encoded, Encoder
 from recurtrace.data.example import Example
 from recurtrace.errors import RecurTraceError
-from recurtrace.files import holds_something, writing
+from recurtrace.files import holds_something, write_json
 from recurtrace.inference.depth_sweep import Choice, measure
 from recurtrace.model import RecurTraceForCausalLM
 from recurtrace.model.configuration_recurtrace import HeadSettings
@@ -194,5 +194,4 @@ def _begin(
         return
     if holds_something(out):
         raise RecurTraceError(f"{str(out)!r} is not empty and holds no evaluation; choose another folder.")
-    with writing(out / MANIFEST) as temporary:
-        temporary.write_text(json.dumps(what, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_json(out / MANIFEST, what)

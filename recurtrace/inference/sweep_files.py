@@ -7,7 +7,6 @@
 Shapes: n examples · T depths · d hidden size.
 """
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from recurtrace.errors import RecurTraceError
-from recurtrace.files import writing
+from recurtrace.files import load_manifest, write_json, writing
 
 MANIFEST = "manifest.json"
 SCHEMA = pa.schema(
@@ -95,20 +94,14 @@ def read_sweep(folder: Path, names: list[str] | None = None) -> Sweep:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise RecurTraceError(f"{str(folder)!r} holds no sweep; make one with `recurtrace sweep`.") from error
-    except ValueError as error:
-        raise RecurTraceError(f"{folder / MANIFEST} is damaged; sweep again into another folder.") from error
+    manifest = load_manifest(folder / MANIFEST, "sweep", "recurtrace sweep")
     if "depths" not in manifest:
         raise RecurTraceError(f"{str(folder)!r} holds no sweep but something else; name the folder of a sweep.")
     return manifest
 
 
 def write_manifest(folder: Path, manifest: dict[str, Any]) -> None:
-    with writing(folder / MANIFEST) as temporary:
-        temporary.write_text(json.dumps(manifest, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_json(folder / MANIFEST, manifest)
 
 
 def part_files(folder: Path, number: int) -> tuple[Path, Path]:

@@ -18,7 +18,6 @@ from vllm.v1.attention.backend import CommonAttentionMetadata
 from recurtrace.model.configuration_recurtrace import HeadSettings
 from recurtrace.model.halting import HaltingHead
 from recurtrace.serving.connector import DepthConnector
-from recurtrace.serving.depths import ServedDepths
 
 
 @dataclass(frozen=True)
@@ -54,10 +53,9 @@ class ForwardPass:
         """What the layers attend with."""
         return nullcontext() if self._active is None else override_forward_context(self._active)
 
-    def after_loop(
-        self, t: int, h: Tensor, head: HaltingHead, settings: HeadSettings | None, served: ServedDepths
-    ) -> list[bool]:
+    def after_loop(self, t: int, h: Tensor, head: HaltingHead, settings: HeadSettings | None) -> list[bool]:
         """Which of the active requests run another loop, with block output `h` [n, d] of loop `t` (Algorithm 1)."""
+        served = self._connector.served
         self._token_loops += len(h)
         undecided = [row for row in self.rows if self._depth[row] is None]
         if undecided and t >= served.maximum:

@@ -163,7 +163,7 @@ class LoopedModel(nn.Module):
         for t in count(1):
             with requests.attention():
                 h = self.loop_once(t, state)
-            stay = requests.after_loop(t, h, self.loop.head(self.served.head), self.head_settings, self.served)
+            stay = requests.after_loop(t, h, self.loop.head(self.served.head), self.head_settings)
             if all(stay):
                 continue
             result.index_copy_(0, state.inputs.places, h)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from recurtrace.files import writing
+from recurtrace.files import write_json
 from recurtrace.model.cost import Cost
 
 BUDGET_FILE = "budget.json"
@@ -112,5 +112,4 @@ class Budget:
     precision: str
 
     def write(self, folder: Path) -> None:
-        with writing(folder / BUDGET_FILE) as temporary:
-            temporary.write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
+        write_json(folder / BUDGET_FILE, asdict(self))

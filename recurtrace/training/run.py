@@ -20,7 +20,7 @@ from recurtrace.data.little_world import build_tokenizer, texts
 from recurtrace.data.mixture import read_examples, read_split
 from recurtrace.data.sampling import stratified
 from recurtrace.errors import RecurTraceError
-from recurtrace.files import holds_something, writing
+from recurtrace.files import holds_something, write_json
 from recurtrace.model import RecurTraceConfig, RecurTraceForCausalLM
 from recurtrace.model.checkpoint import WeightReader, weight_files
 from recurtrace.model.convert import read_base_config
@@ -268,8 +268,7 @@ def _begin(recipe: Optimization) -> Path | None:
         shutil.rmtree(recipe.out)  # begun, but nothing was trained
     elif holds_something(recipe.out):
         raise RecurTraceError(f"{str(recipe.out)!r} is not empty and holds no run; choose another out.")
-    with writing(file) as temporary:
-        temporary.write_text(json.dumps(written, indent=2) + "\n", encoding="utf-8")
+    write_json(file, written)
     return None
 
 
