@@ -1,7 +1,8 @@
 """What depth costs on vLLM: time against vLLM's own base model, and against the FLOPs that `recurtrace info` states.
 
 At the shape of Qwen3-0.6B with random weights, float32, on this machine's CPU. Two engines are up at once, the base
-and one looped server whose requests ask for 1, 2 and 4 loops, leave it to the head, or ask for 1 and 4 by turns.
+and one looped server whose requests ask for 1, 2 and 4 loops, leave it to the head, or ask for 1 and 4 by turns; the
+processes of the one that is not measured are stopped meanwhile, since an idle worker of vLLM's spins.
 Every number is a ratio within one run: all variants are timed in every turn, in a new random order.
 
     python -m benchmarks.serving [--turns 4] [--page docs/serving.md]
@@ -15,6 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 
 from benchmarks.common import qwen3_06b, random_base, write_between
@@ -22,7 +24,7 @@ from recurtrace.model import RecurTraceForCausalLM
 from recurtrace.model.cost import Cost, cost_of
 
 MOST = 4
-REQUESTS, PROMPT, NEW = 16, 32, 32
+REQUESTS, PROMPT, NEW = 16, 32, 16
 VARIANTS: dict[str, list[int | str]] = {
     "1 loop": [1],
     "2 loops": [2],
@@ -54,6 +56,36 @@ def flops(cost: Cost, depths: list[int]) -> float:
     return sum(prefill) + sum(decode)
 
 
+class Engine:
+    """A vLLM engine whose processes can be stopped and let go on."""
+
+    def __init__(self, model: str):
+        from vllm import LLM
+
+        before = set(psutil.Process().children(recursive=True))
+        self.llm = LLM(
+            model=model, dtype="float32", max_model_len=256, skip_tokenizer_init=True, enforce_eager=True,
+            enable_prefix_caching=False, max_num_seqs=REQUESTS,
+        )  # fmt: skip
+        self.processes = set(psutil.Process().children(recursive=True)) - before
+        self.stop()
+
+    def stop(self) -> None:
+        for process in self.processes:
+            process.suspend()
+
+    def go_on(self) -> None:
+        for process in self.processes:
+            process.resume()
+
+    def __enter__(self) -> Any:
+        self.go_on()
+        return self.llm
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+
 def run(llm: Any, prompts: list[list[int]], loops: list[int | str] | None) -> tuple[float, list[int]]:
     from vllm import SamplingParams
 
@@ -71,25 +103,22 @@ def run(llm: Any, prompts: list[list[int]], loops: list[int | str] | None) -> tu
 
 
 def measure(turns: int) -> list[str]:
-    from vllm import LLM
-
     generator = torch.Generator().manual_seed(0)
     prompts = torch.randint(0, 100_000, (REQUESTS, PROMPT), generator=generator).tolist()
-    options: dict[str, Any] = {
-        "dtype": "float32", "max_model_len": 256, "skip_tokenizer_init": True, "enforce_eager": True,
-        "enable_prefix_caching": False, "max_num_seqs": REQUESTS,
-    }  # fmt: skip
     with tempfile.TemporaryDirectory() as place:
         cost = build(Path(place), prompts)
-        engines = {name: LLM(model=f"{place}/{name}", **options) for name in ("base", "looped")}
+        engines = {name: Engine(f"{place}/{name}") for name in ("base", "looped")}
         variants: dict[str, list[int | str] | None] = {"base": None, **VARIANTS}
         taken, depths = dict.fromkeys(variants, 0.0), {}
         for turn in range(turns + 1):
             for name in random.Random(turn).sample(list(variants), len(variants)):
-                engine = engines["base" if name == "base" else "looped"]
-                seconds, depths[name] = run(engine, prompts, variants[name])
+                with engines["base" if name == "base" else "looped"] as llm:
+                    seconds, depths[name] = run(llm, prompts, variants[name])
                 if turn:  # the first warms up
                     taken[name] += seconds
+        for engine in engines.values():
+            engine.go_on()
+            engine.llm.llm_engine.engine_core.shutdown()
     base, tokens = taken["base"], REQUESTS * NEW * turns
     lines = [
         f"Qwen3-0.6B shape, random weights, float32, {torch.get_num_threads()} threads, vLLM 0.32 on the CPU, eager; "

@@ -67,7 +67,8 @@ def test_two_processes_give_the_result_of_one(recipe, tmp_path, config):
     assert json.loads((two.out / "budget.json").read_text())["processes"] == 2
 
 
-@pytest.mark.parametrize("config", ["two-cpu", pytest.param("zero2-8gpu", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("config", ["two-cpu", "zero2-8gpu"])
 def test_two_processes_killed_and_resumed(recipe, tmp_path, config):
     whole, killed = recipe("whole", micro_batch_size=2), recipe("killed", micro_batch_size=2)
     run(command(whole, tmp_path, config))
