@@ -149,8 +149,8 @@ def main() -> None:
     parser.add_argument("--page", type=Path, help="put the table into this page, between its benchmark marks")
     asked = parser.parse_args()
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
-    # Left to itself vLLM gives the first engine one torch thread and the next as many as the first one's workers had.
-    os.environ.setdefault("OMP_NUM_THREADS", str(len(os.sched_getaffinity(0))))
+    # Left to itself vLLM keeps a core from one engine's worker and not from the other's.
+    os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", ",".join(map(str, sorted(os.sched_getaffinity(0)))))
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
     lines = measure(asked.turns)
     print("\n".join(lines))
