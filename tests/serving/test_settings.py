@@ -91,7 +91,7 @@ def test_an_adapter_on_another_base(served, tmp_path):
 
 
 def test_a_traced_graph_gives_the_same_tokens(served, monkeypatch):
-    """torch.compile's graph of a step, run without inductor, whose kernels are wrong on the CPU."""
+    """torch.compile's graph of a forward pass, run without inductor, whose kernels are wrong on the CPU."""
     monkeypatch.setenv("VLLM_CPU_CI_ENV", "1")
     looped, asked = served(), prompts(24)
     with engine(looped.folder, 3) as llm:
