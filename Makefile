@@ -21,7 +21,7 @@ $(VENV)/.installed: requirements.lock pyproject.toml
 
 demo: install  ## the embedded model at several depths, then the whole story on it: train, halt, evaluate, report
 	$(BIN)/recurtrace demo
-	$(BIN)/recurtrace run recipes/demo.yaml
+	$(BIN)/recurtrace run recurtrace/recipes/embedded/demo.yaml
 
 test: install  ## the tests
 	$(BIN)/python -m pytest --numprocesses 2

@@ -20,8 +20,8 @@ from recurtrace.data.mixture import MixtureRecipe, build, gather
 from recurtrace.data.sampling import stratified
 from recurtrace.errors import RecurTraceError
 from recurtrace.files import write_json
+from recurtrace.halting.distill import DistillRecipe
 from recurtrace.recipe import Recipe
-from recurtrace.training.halting_stage import DistillRecipe
 from recurtrace.training.recipe import TrainRecipe
 
 TrainMethod = Literal["plain_loop", "full", "adapter"]
@@ -172,9 +172,9 @@ class Pipeline:
         build(MixtureRecipe.read(recipe.mixture), self.out / "mixture", recipe.data_dir, recipe.skip_missing)
 
     def _probe(self) -> None:
-        from recurtrace.inference.probe import probe_block
-        from recurtrace.model.convert import load_base, portable_name
+        from recurtrace.model.base import load_base, portable_name
         from recurtrace.model.tokenizer import load_tokenizer
+        from recurtrace.probe.examples import probe_block
 
         examples = gather(str(self.out / "mixture"), None)
         model, fingerprint = load_base(self.recipe.base)
@@ -195,7 +195,7 @@ class Pipeline:
 
     def _sweep(self) -> None:
         """Training examples for heads, held-out ones for thresholds, test items to compare on."""
-        from recurtrace.inference.depth_sweep import sweep
+        from recurtrace.halting.sweep import sweep
 
         looped, tokenizer = self._load(self.recipe.run_folder("loop") / "model")
         counts = {"train": self.recipe.heldout, "heldout": self.recipe.heldout, "test": self.recipe.test}
@@ -213,12 +213,12 @@ class Pipeline:
             )
 
     def _distil(self) -> None:
-        from recurtrace.inference.calibrate import calibrate
-        from recurtrace.inference.policies import signal_values
-        from recurtrace.inference.sweep_files import read_sweep
+        from recurtrace.halting.calibrate import calibrate
+        from recurtrace.halting.distill import distill
+        from recurtrace.halting.policies import signal_values
+        from recurtrace.halting.sweep_files import read_sweep
         from recurtrace.model.configuration_recurtrace import HeadSettings
         from recurtrace.model.heads import change_head, read_head, write_head
-        from recurtrace.training.halting_stage import distill
 
         model, fresh = self.out / "model", self.out / ".model.tmp"
         if not model.exists():  # a whole copy or none
@@ -244,7 +244,7 @@ class Pipeline:
 
     def _compare(self) -> None:
         from recurtrace.evaluation.analysis import analyse
-        from recurtrace.inference.sweep_files import read_sweep
+        from recurtrace.halting.sweep_files import read_sweep
         from recurtrace.model.heads import read_head, read_looped_config
 
         config = read_looped_config(self.out / "model")

@@ -21,15 +21,15 @@ from recurtrace import RecurTraceForCausalLM
 from recurtrace.data.mixture import gather
 from recurtrace.data.sampling import stratified
 from recurtrace.data.synthetic import TRAIN_STEPS
-from recurtrace.evaluation.comparison import Result, compare
 from recurtrace.evaluation.statistics import transitions
 from recurtrace.files import writing
-from recurtrace.inference.depth_sweep import sweep
-from recurtrace.inference.sweep_files import Sweep, read_sweep
-from recurtrace.methods import HEADS
+from recurtrace.halting.comparison import Result, compare
+from recurtrace.halting.distill import DistillRecipe, distill
+from recurtrace.halting.methods import HEADS
+from recurtrace.halting.sweep import sweep
+from recurtrace.halting.sweep_files import Sweep, read_sweep
 from recurtrace.model.configuration_recurtrace import HeadSettings
 from recurtrace.model.heads import read_head, read_looped_config, write_head
-from recurtrace.training.halting_stage import DistillRecipe, distill
 
 MIXTURE = "runs/tiny-mixture"
 STRENGTHS = (0.001, 0.01, 0.1)

@@ -23,7 +23,7 @@ from recurtrace.files import writing
 from recurtrace.training.recipe import TrainRecipe
 from recurtrace.training.run import train
 
-RECIPES = Path("recipes")
+RECIPES = Path("recurtrace/recipes/embedded")
 DEPTHS = (1, 2, 4, 8, 16)
 PER_BUCKET = 200
 TASKS = ("p_hop", "symbolic", "arithmetic")

@@ -40,9 +40,9 @@ def convert(
 
     from recurtrace.cli.describe import describe
     from recurtrace.model import RecurTraceForCausalLM
-    from recurtrace.model.block_probe import BlockProbe
     from recurtrace.model.pretrained import refuse_other_kind
     from recurtrace.model.tokenizer import load_tokenizer
+    from recurtrace.probe.block_probe import BlockProbe
 
     refuse_other_kind(out, merge_base=merge)
     found = BlockProbe.read(probe) if probe is not None else None

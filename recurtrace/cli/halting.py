@@ -10,7 +10,7 @@ from recurtrace.cli.options import Dtype
 from recurtrace.errors import RecurTraceError
 
 if TYPE_CHECKING:
-    from recurtrace.inference.sweep_files import Sweep
+    from recurtrace.halting.sweep_files import Sweep
 
 Model = Annotated[Path, typer.Argument(help="Folder of a looped model.")]
 HeadName = Annotated[str | None, typer.Option(help="Name of the head; default the model's own.")]
@@ -41,8 +41,8 @@ def sweep(
     """
     from recurtrace.data.mixture import gather
     from recurtrace.data.sampling import stratified
-    from recurtrace.inference.depth_sweep import sweep as run
-    from recurtrace.inference.sweep_files import read_manifest
+    from recurtrace.halting.sweep import sweep as run
+    from recurtrace.halting.sweep_files import read_manifest
     from recurtrace.model.loading import load_looped
 
     chosen = parse_depths(depths)
@@ -72,13 +72,13 @@ def distill(
     ] = None,
 ) -> None:
     """Train a halting head from a sweep, in seconds, and put it into the model folder."""
-    from recurtrace.inference.sweep_files import STATES
-    from recurtrace.methods import HEADS, METHODS
+    from recurtrace.halting.distill import DistillRecipe
+    from recurtrace.halting.distill import distill as run
+    from recurtrace.halting.methods import HEADS, METHODS
+    from recurtrace.halting.sweep_files import STATES
     from recurtrace.model.configuration_recurtrace import HeadSettings
     from recurtrace.model.heads import read_looped_config, write_head
     from recurtrace.recipe import with_changes
-    from recurtrace.training.halting_stage import DistillRecipe
-    from recurtrace.training.halting_stage import distill as run
 
     config = read_looped_config(model)
     if head is None and objective != "oracle":
@@ -131,9 +131,9 @@ def calibrate(
     from rich.table import Table
 
     from recurtrace.files import write_json
-    from recurtrace.inference.calibrate import calibrate as run
-    from recurtrace.inference.policies import signal_values
-    from recurtrace.inference.sweep_files import STATES
+    from recurtrace.halting.calibrate import calibrate as run
+    from recurtrace.halting.policies import signal_values
+    from recurtrace.halting.sweep_files import STATES
     from recurtrace.model.heads import change_head, read_head
 
     if head is not None and signal != "head":
@@ -225,7 +225,7 @@ def parse_depths(text: str) -> list[int]:
 
 def read_sweep_of(model: Path, folder: Path, arrays: list[str] | None, tasks: str | None) -> "Sweep":
     """A sweep, refused if another model made it."""
-    from recurtrace.inference.sweep_files import read_manifest, read_sweep
+    from recurtrace.halting.sweep_files import read_manifest, read_sweep
     from recurtrace.model.heads import folder_fingerprint
 
     manifest = read_manifest(folder)

@@ -17,7 +17,7 @@ def info(
     """Show block, added parameters, and K/V bytes and FLOPs at each depth. Reads the config only, no weights."""
     from recurtrace.cli.describe import describe, facts
     from recurtrace.model import RecurTraceConfig
-    from recurtrace.model.convert import read_config
+    from recurtrace.model.base import read_config
     from recurtrace.model.families import check_family, choose_block
 
     config = read_config(model)

@@ -31,12 +31,12 @@ def probe(
 ) -> None:
     """Find the block to loop: the still span between encoder and decoder, and the best window inside it."""
     from recurtrace.data.mixture import gather
-    from recurtrace.inference.probe import probe_block
-    from recurtrace.model.convert import load_base, portable_name, read_base_config
+    from recurtrace.model.base import load_base, portable_name, read_base_config
     from recurtrace.model.tokenizer import load_tokenizer
+    from recurtrace.probe.examples import probe_block
+    from recurtrace.probe.window_trial import try_windows
     from recurtrace.report.figures import draw_probe
     from recurtrace.training.recipe import TrainRecipe
-    from recurtrace.training.window_trial import try_windows
 
     short_run = TrainRecipe.read_with(recipe, [f"model={base}"]) if recipe is not None else None
     read_base_config(base)  # refused before gigabytes are read

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from recurtrace.evaluation.comparison import Head, Result, compare
 from recurtrace.evaluation.statistics import (
     by_seed,
     composition,
@@ -20,10 +19,11 @@ from recurtrace.evaluation.statistics import (
     threshold_sweep,
     transitions,
 )
-from recurtrace.inference.calibrate import calibrate
-from recurtrace.inference.oracle import continue_labels
-from recurtrace.inference.policies import at_depths, signal_values, stop_depths
-from recurtrace.inference.sweep_files import Sweep
+from recurtrace.halting.calibrate import calibrate
+from recurtrace.halting.comparison import Head, Result, compare
+from recurtrace.halting.oracle import continue_labels
+from recurtrace.halting.policies import at_depths, signal_values, stop_depths
+from recurtrace.halting.sweep_files import Sweep
 
 FOLDS = 8
 TASK_DEPTHS = (1, 2, 4, 6, 8)

@@ -21,7 +21,7 @@ from recurtrace.data.collate import Encoded, Encoder
 from recurtrace.data.example import Example
 from recurtrace.errors import RecurTraceError
 from recurtrace.files import holds_something, write_json
-from recurtrace.inference.depth_sweep import Choice, measure
+from recurtrace.halting.sweep import Choice, measure
 from recurtrace.model import RecurTraceForCausalLM
 from recurtrace.model.configuration_recurtrace import HeadSettings
 from recurtrace.model.halting import HaltingHead, pool_prompt

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from recurtrace.errors import RecurTraceError
 from recurtrace.model import RecurTraceForCausalLM
-from recurtrace.model.convert import locate_base
+from recurtrace.model.base import locate_base
 from recurtrace.model.depth import check_loops
 from recurtrace.model.loading import find_device
 from recurtrace.model.tokenizer import load_tokenizer

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from recurtrace.errors import RecurTraceError
 from recurtrace.files import writing_folder
+from recurtrace.model.base import not_looped, read_config
 from recurtrace.model.card import model_card
 from recurtrace.model.checkpoint import ADAPTER_FILE, INDEX_FILE, WeightReader, fingerprint, weight_files
 from recurtrace.model.configuration_recurtrace import HeadSettings, RecurTraceConfig
-from recurtrace.model.convert import not_looped, read_config
 from recurtrace.model.cost import cost_of
 
 OWN_WEIGHT = "loop.halting.weight"

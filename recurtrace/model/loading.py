@@ -16,7 +16,7 @@ ONE_LOOP: dict[str, Any] = {"loop_start": 0, "loop_num_layers": 1, "loop_memory"
 
 def load_config(model: str, **hub: Any) -> "RecurTraceConfig":
     from recurtrace.model import RecurTraceConfig
-    from recurtrace.model.convert import not_looped, read_config
+    from recurtrace.model.base import not_looped, read_config
 
     config = read_config(model, **hub)
     if not isinstance(config, RecurTraceConfig):
@@ -28,7 +28,7 @@ def load_looped(
     model: str, base: str | None = None, device: str = "auto", **options: Any
 ) -> "tuple[RecurTraceForCausalLM, PreTrainedTokenizerBase]":
     from recurtrace.model import RecurTraceForCausalLM
-    from recurtrace.model.convert import locate_base
+    from recurtrace.model.base import locate_base
     from recurtrace.model.tokenizer import load_tokenizer
 
     named = load_config(model).base_model_name_or_path
@@ -40,7 +40,7 @@ def load_looped(
 def load_any(model: str, device: str = "auto", dtype: str = "auto") -> "tuple[RecurTraceForCausalLM, Any, str]":
     """A looped model as it is, or one without loops as a looped model at one loop, which is the same; and its kind."""
     from recurtrace.model import RecurTraceConfig, RecurTraceForCausalLM
-    from recurtrace.model.convert import read_config
+    from recurtrace.model.base import read_config
     from recurtrace.model.families import check_family
     from recurtrace.model.tokenizer import load_tokenizer
 

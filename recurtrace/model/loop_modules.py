@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from recurtrace.model.configuration_recurtrace import RecurTraceConfig
 from recurtrace.model.halting import HaltingHead
 from recurtrace.model.loop_memory import InputInjection, LoopMemoryAttention
-from recurtrace.model.rows import LoopState
+from recurtrace.model.loop_state import LoopState
 
 
 class LoopModules(nn.Module):

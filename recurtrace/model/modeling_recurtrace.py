@@ -39,8 +39,8 @@ from recurtrace.model.depth import (
 from recurtrace.model.halting import HaltingHead, at_last_position, prompt_positions
 from recurtrace.model.loop_memory import InputInjection, LoopMemoryAttention
 from recurtrace.model.loop_modules import LoopModules
+from recurtrace.model.loop_state import LayerInputs, LoopState, index_of
 from recurtrace.model.pretrained import PretrainedMixin
-from recurtrace.model.rows import LayerInputs, LoopState, index_of
 
 
 @dataclass

@@ -14,6 +14,18 @@ from transformers import GenerationConfig, PreTrainedModel
 
 from recurtrace.errors import RecurTraceError
 from recurtrace.files import writing_folder
+from recurtrace.model.base import (
+    LOADING_OPTIONS,
+    hub_options,
+    identify,
+    load_base,
+    locate_base,
+    not_looped,
+    portable_name,
+    read_base_config,
+    read_config,
+    refuse_other_base,
+)
 from recurtrace.model.card import model_card
 from recurtrace.model.checkpoint import (
     ADAPTER_FILE,
@@ -27,18 +39,6 @@ from recurtrace.model.checkpoint import (
     write_adapter,
 )
 from recurtrace.model.configuration_recurtrace import RecurTraceConfig
-from recurtrace.model.convert import (
-    LOADING_OPTIONS,
-    hub_options,
-    identify,
-    load_base,
-    locate_base,
-    not_looped,
-    portable_name,
-    read_base_config,
-    read_config,
-    refuse_other_base,
-)
 from recurtrace.model.families import PRESET_NUM_LAYERS, check_family, choose_block
 from recurtrace.model.parameters import count_parameters
 

@@ -5,9 +5,9 @@ from typing import Any
 import torch
 
 from recurtrace.errors import RecurTraceError
+from recurtrace.model.base import locate_base, refuse_other_base
 from recurtrace.model.checkpoint import ADAPTER_FILE, WeightReader, find_file, fingerprint, read_adapter, weight_files
 from recurtrace.model.configuration_recurtrace import RecurTraceConfig
-from recurtrace.model.convert import locate_base, refuse_other_base
 from recurtrace.model.modeling_recurtrace import RecurTraceForCausalLM
 
 

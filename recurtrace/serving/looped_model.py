@@ -20,7 +20,7 @@ from vllm.model_executor.models.utils import init_vllm_registered_model
 from recurtrace.errors import RecurTraceError
 from recurtrace.model.checkpoint import refuse_non_finite
 from recurtrace.model.loop_modules import LoopModules
-from recurtrace.model.rows import LoopState
+from recurtrace.model.loop_state import LoopState
 from recurtrace.serving.checkpoint import base_of_adapter
 from recurtrace.serving.depths import ServedDepths
 from recurtrace.serving.forward_pass import ActiveTokens, ForwardPass

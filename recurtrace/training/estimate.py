@@ -9,7 +9,7 @@ import torch
 from transformers import PreTrainedConfig
 
 from recurtrace.model import RecurTraceConfig, RecurTraceForCausalLM
-from recurtrace.model.convert import read_base_config
+from recurtrace.model.base import read_base_config
 from recurtrace.model.cost import cost_of
 from recurtrace.training.budget import training_macs
 from recurtrace.training.depth_sampler import DepthSampler

@@ -10,8 +10,8 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from recurtrace.errors import RecurTraceError
 from recurtrace.model import RecurTraceConfig, RecurTraceForCausalLM
+from recurtrace.model.base import load_base, portable_name, read_base_config, read_config
 from recurtrace.model.checkpoint import ADAPTER_FILE
-from recurtrace.model.convert import load_base, portable_name, read_base_config, read_config
 from recurtrace.model.families import PRESET_NUM_LAYERS, choose_block
 from recurtrace.training.recipe import TrainRecipe
 

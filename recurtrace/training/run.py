@@ -18,20 +18,20 @@ from recurtrace.data.collate import padding_id
 from recurtrace.data.example import Example
 from recurtrace.data.little_world import build_tokenizer, texts
 from recurtrace.data.mixture import read_examples, read_split
+from recurtrace.data.packing import PackCollator, open_packed, write_packed
 from recurtrace.data.sampling import stratified
 from recurtrace.errors import RecurTraceError
 from recurtrace.files import holds_something, write_json
 from recurtrace.model import RecurTraceConfig, RecurTraceForCausalLM
+from recurtrace.model.base import read_base_config
 from recurtrace.model.checkpoint import WeightReader, weight_files
-from recurtrace.model.convert import read_base_config
 from recurtrace.model.cost import cost_of
 from recurtrace.model.tokenizer import load_tokenizer
 from recurtrace.training.budget import BUDGET_FILE, Budget, Clock, training_macs
 from recurtrace.training.depth_sampler import DepthSampler
-from recurtrace.training.loop_stage import STAGING, LoopTrainer
 from recurtrace.training.methods import build_model, changes_base, loop_config
-from recurtrace.training.packed import PackCollator, open_packed, write_packed
 from recurtrace.training.recipe import Optimization, PretrainRecipe, TrainRecipe
+from recurtrace.training.trainer import STAGING, LoopTrainer
 
 logger = logging.getLogger(__name__)
 

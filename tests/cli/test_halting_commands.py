@@ -10,8 +10,8 @@ from recurtrace.data.little_world import build_tokenizer
 from recurtrace.data.mixture import MixtureRecipe, build
 from recurtrace.data.synthetic import Sizes
 from recurtrace.errors import RecurTraceError
-from recurtrace.inference.policies import signal_values, stop_depths
-from recurtrace.inference.sweep_files import read_sweep
+from recurtrace.halting.policies import signal_values, stop_depths
+from recurtrace.halting.sweep_files import read_sweep
 from recurtrace.model.heads import read_head
 from tests.cli.test_commands import run
 from tests.conftest import stir, tiny_base

@@ -193,7 +193,7 @@ def test_recipe_files(tmp_path):
 
 
 def test_the_papers_mixture_has_seventeen_sources(request):
-    paper = MixtureRecipe.read(request.config.rootpath / "recipes" / "mixture.yaml")
+    paper = MixtureRecipe.read(request.config.rootpath / "recurtrace" / "recipes" / "paper" / "mixture.yaml")
     assert len(paper.sources) == 17
     assert len(paper.audit) == 30
     assert sum(source.count == 150_000 for source in paper.sources) == 3

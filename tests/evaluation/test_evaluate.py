@@ -135,7 +135,7 @@ def test_two_processes_give_the_same_records(model, tokenizer, tmp_path):
     common = ("evaluate", tmp_path / "model", "--tasks", "arithmetic", "--count", 24, "--loops", "1,2")
     said = run(*common, "--out", tmp_path / "one", "--seeds", 3, "--per-seed", 8)
     assert "24 records" in said
-    config = Path(__file__).parents[2] / "recipes/accelerate/two-cpu.yaml"
+    config = Path(__file__).parents[2] / "recurtrace/recipes/accelerate/two-cpu.yaml"
     launch = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(config)]
     launch += ["--main_process_port", free_port(), "-m", "recurtrace"]
     options = [*map(str, common), "--out", str(tmp_path / "two"), "--seeds", "3", "--per-seed", "8"]

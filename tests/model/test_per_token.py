@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from recurtrace.errors import RecurTraceError
-from recurtrace.inference.policies import SignalPolicy
+from recurtrace.halting.policies import SignalPolicy
 from recurtrace.model.per_token import PerTokenCache
 from tests.conftest import tiny_looped, tokens
 

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 ACCELERATE = Path(sys.executable).with_name("accelerate")
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
-RECIPES = Path(__file__).parents[2] / "recipes" / "accelerate"
+RECIPES = Path(__file__).parents[2] / "recurtrace" / "recipes" / "accelerate"
 ON_TWO_CPUS = {"num_processes": 2, "use_cpu": True, "mixed_precision": "no"}
 
 
@@ -126,8 +126,8 @@ def test_fsdp2_gives_the_same_gradients(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["one-gpu", "zero2-8gpu", "fsdp2-8gpu"])
-def test_the_shipped_accelerate_configs_are_valid(request, name):
+def test_the_shipped_accelerate_configs_are_valid(name):
     from accelerate.commands.config.config_args import load_config_from_file
 
-    config = load_config_from_file(str(request.config.rootpath / "recipes" / "accelerate" / f"{name}.yaml"))
+    config = load_config_from_file(str(RECIPES / f"{name}.yaml"))
     assert config.num_processes == (1 if name == "one-gpu" else 8)

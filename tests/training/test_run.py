@@ -13,12 +13,12 @@ import yaml
 from safetensors.torch import load_file
 
 from recurtrace import RecurTraceError
+from recurtrace.data.packing import open_packed
 from recurtrace.training import run
 from recurtrace.training.budget import Clock
 from recurtrace.training.depth_sampler import DepthSampler
-from recurtrace.training.loop_stage import STAGING, LoopTrainer
-from recurtrace.training.packed import open_packed
 from recurtrace.training.run import pretrain, train
+from recurtrace.training.trainer import STAGING, LoopTrainer
 from tests.training.conftest import SIZES
 
 
@@ -247,8 +247,8 @@ def test_the_clock_goes_on(tmp_path):
 
 
 def test_windows_of_the_probe_are_compared_by_training(recipe):
-    from recurtrace.model.block_probe import BlockProbe, Window
-    from recurtrace.training.window_trial import try_windows
+    from recurtrace.probe.block_probe import BlockProbe, Window
+    from recurtrace.probe.window_trial import try_windows
 
     windows = [Window(start, 0.1) for start in (1, 2, 3)]
     probe = BlockProbe([0.1] * 6, [0.0] * 6, 1, None, None, 3, windows, None, 0, "distance")

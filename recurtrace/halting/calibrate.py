@@ -12,8 +12,8 @@ from typing import Any, Literal
 import numpy as np
 
 from recurtrace.errors import RecurTraceError
-from recurtrace.inference.policies import at_depths, stop_depths
-from recurtrace.inference.sweep_files import Sweep
+from recurtrace.halting.policies import at_depths, stop_depths
+from recurtrace.halting.sweep_files import Sweep
 
 Selector = Literal["nll", "accuracy"]
 CANDIDATES = 200

@@ -6,10 +6,10 @@ import torch
 
 from recurtrace.data.answers import first_line
 from recurtrace.errors import RecurTraceError
-from recurtrace.inference.depth_sweep import sweep
-from recurtrace.inference.policies import SignalPolicy, signal_values, stop_depths
-from recurtrace.inference.signals import SIGNALS, decoded_signals, state_signal
-from recurtrace.inference.sweep_files import read_sweep
+from recurtrace.halting.policies import SignalPolicy, signal_values, stop_depths
+from recurtrace.halting.signals import SIGNALS, decoded_signals, state_signal
+from recurtrace.halting.sweep import sweep
+from recurtrace.halting.sweep_files import read_sweep
 from recurtrace.model.configuration_recurtrace import HeadSettings
 
 

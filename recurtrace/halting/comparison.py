@@ -10,11 +10,11 @@ import numpy as np
 from torch import Tensor
 
 from recurtrace.errors import RecurTraceError
-from recurtrace.inference.calibrate import OperatingPoint, Selector, best_fixed, calibrate
-from recurtrace.inference.oracle import continue_labels, correctness_depths, target_depths
-from recurtrace.inference.policies import at_depths, signal_values, stop_depths
-from recurtrace.inference.sweep_files import Sweep
-from recurtrace.methods import METHODS, Method, fixed_depth
+from recurtrace.halting.calibrate import OperatingPoint, Selector, best_fixed, calibrate
+from recurtrace.halting.methods import METHODS, Method, fixed_depth
+from recurtrace.halting.oracle import continue_labels, correctness_depths, target_depths
+from recurtrace.halting.policies import at_depths, signal_values, stop_depths
+from recurtrace.halting.sweep_files import Sweep
 from recurtrace.model.configuration_recurtrace import HeadSettings
 
 Head = tuple[Tensor, Tensor, HeadSettings]

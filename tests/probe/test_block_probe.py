@@ -9,8 +9,7 @@ import torch
 from recurtrace import RecurTraceError, RecurTraceForCausalLM
 from recurtrace.data.collate import Encoded, collate_padded
 from recurtrace.data.synthetic import training_items
-from recurtrace.inference.probe import probe_block
-from recurtrace.model.block_probe import (
+from recurtrace.probe.block_probe import (
     BlockProbe,
     DistanceMeter,
     Window,
@@ -18,6 +17,7 @@ from recurtrace.model.block_probe import (
     find_span,
     rank_windows,
 )
+from recurtrace.probe.examples import probe_block
 from tests.conftest import byte_tokenizer, every_family, tiny_base, tokens
 
 # As the appendix describes the curve: falls through the encoder, is flat, rises again near the output.

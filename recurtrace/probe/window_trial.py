@@ -3,7 +3,7 @@
 import json
 
 from recurtrace.errors import RecurTraceError
-from recurtrace.model.block_probe import BlockProbe, Window
+from recurtrace.probe.block_probe import BlockProbe, Window
 from recurtrace.training.recipe import TrainRecipe
 from recurtrace.training.run import train
 

@@ -5,10 +5,10 @@ import pytest
 import torch
 
 from recurtrace.errors import RecurTraceError
-from recurtrace.inference.policies import signal_values, stop_depths
-from recurtrace.inference.sweep_files import Sweep
+from recurtrace.halting.distill import DistillRecipe, distill
+from recurtrace.halting.policies import signal_values, stop_depths
+from recurtrace.halting.sweep_files import Sweep
 from recurtrace.model.configuration_recurtrace import HeadSettings
-from recurtrace.training.halting_stage import DistillRecipe, distill
 
 N, T, D = 400, 8, 12
 OBJECTIVES = ("oracle", "act", "pondernet", "loopus", "tah")

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from recurtrace.errors import RecurTraceError
-from recurtrace.inference.calibrate import best_fixed, calibrate, operating_points, thresholds
-from recurtrace.inference.policies import stop_depths
-from recurtrace.inference.sweep_files import Sweep
+from recurtrace.halting.calibrate import best_fixed, calibrate, operating_points, thresholds
+from recurtrace.halting.policies import stop_depths
+from recurtrace.halting.sweep_files import Sweep
 
 N, T = 160, 6
 

@@ -8,7 +8,7 @@ class Method:
     name: str
     title: str
     signal: str
-    """What is read after each loop (inference/signals.py); "fixed" reads nothing."""
+    """What is read after each loop (halting/signals.py); "fixed" reads nothing."""
     objective: str | None = None
     """What trained the head, where the head is read."""
     head: str | None = None

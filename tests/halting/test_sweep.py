@@ -10,9 +10,9 @@ from torch.nn import functional as F
 from recurtrace.data.answers import first_line
 from recurtrace.data.collate import Encoder, collate_aligned
 from recurtrace.errors import RecurTraceError
-from recurtrace.inference import depth_sweep
-from recurtrace.inference.depth_sweep import measure, sweep
-from recurtrace.inference.sweep_files import read_sweep
+from recurtrace.halting import sweep as depth_sweep
+from recurtrace.halting.sweep import measure, sweep
+from recurtrace.halting.sweep_files import read_sweep
 from recurtrace.model.halting import pool_prompt
 from tests.conftest import every_family, tiny_looped
 

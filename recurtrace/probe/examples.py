@@ -9,8 +9,8 @@ from recurtrace.data.collate import Encoded, Encoder, collate_padded, padding_id
 from recurtrace.data.example import Example
 from recurtrace.data.sampling import stratified
 from recurtrace.errors import RecurTraceError
-from recurtrace.model.block_probe import Batch, BlockProbe, DistanceMeter, compare_windows, find_span, rank_windows
 from recurtrace.model.families import PRESET_NUM_LAYERS
+from recurtrace.probe.block_probe import Batch, BlockProbe, DistanceMeter, compare_windows, find_span, rank_windows
 
 
 def probe_block(

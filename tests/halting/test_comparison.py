@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from recurtrace.errors import RecurTraceError
-from recurtrace.evaluation.comparison import ceilings, compare
-from recurtrace.inference.sweep_files import Sweep
+from recurtrace.halting.comparison import ceilings, compare
+from recurtrace.halting.sweep_files import Sweep
 from recurtrace.model.configuration_recurtrace import HeadSettings
 
 N, T, D = 120, 16, 4

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from recurtrace.errors import RecurTraceError
-from recurtrace.inference.signals import SIGNALS, decoded_signals, state_signal
-from recurtrace.inference.sweep_files import STATES, Sweep
+from recurtrace.halting.signals import SIGNALS, decoded_signals, state_signal
+from recurtrace.halting.sweep_files import STATES, Sweep
 from recurtrace.model.configuration_recurtrace import HeadSettings
 from recurtrace.model.depth import DepthRule, Prompt
 from recurtrace.model.halting import pool_prompt

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from recurtrace.errors import RecurTraceError
-from recurtrace.inference.oracle import continue_labels, correctness_depths, target_depths
+from recurtrace.halting.oracle import continue_labels, correctness_depths, target_depths
 
 LOSSES = np.array(
     [

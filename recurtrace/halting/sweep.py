@@ -26,8 +26,8 @@ from recurtrace.data.collate import IGNORED, Encoded, Encoder, collate_aligned, 
 from recurtrace.data.example import Example
 from recurtrace.errors import RecurTraceError
 from recurtrace.files import holds_something
-from recurtrace.inference.signals import decoded_signals
-from recurtrace.inference.sweep_files import MANIFEST, STATES, part_files, read_manifest, write_manifest, write_part
+from recurtrace.halting.signals import decoded_signals
+from recurtrace.halting.sweep_files import MANIFEST, STATES, part_files, read_manifest, write_manifest, write_part
 from recurtrace.model import RecurTraceCache, RecurTraceForCausalLM
 from recurtrace.model.halting import pool_prompt
 from recurtrace.model.heads import loop_fingerprint

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from recurtrace.training.objectives import act, confidence, halting_distribution, pondernet, supervised
+from recurtrace.halting.objectives import act, confidence, halting_distribution, pondernet, supervised
 
 LOGITS = torch.tensor([[0.0, math.log(3), -1.0], [math.log(2), 0.0, 2.0]], dtype=torch.float64)
 # continue: 1/2, 3/4 · 2/3, 1/2; so stop at 1, 2, 3: 1/2, 1/8, 3/8 · 1/3, 1/3, 1/3

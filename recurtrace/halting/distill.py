@@ -12,10 +12,10 @@ from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
 from recurtrace.errors import RecurTraceError
-from recurtrace.inference.oracle import continue_labels, target_depths
-from recurtrace.inference.sweep_files import STATES, Sweep
+from recurtrace.halting import objectives
+from recurtrace.halting.oracle import continue_labels, target_depths
+from recurtrace.halting.sweep_files import STATES, Sweep
 from recurtrace.recipe import Recipe
-from recurtrace.training import objectives
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 

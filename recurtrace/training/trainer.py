@@ -18,12 +18,12 @@ from transformers import PreTrainedTokenizerBase, ProgressCallback, Trainer, Tra
 from transformers.trainer_utils import rotate_checkpoints
 
 from recurtrace.data.collate import IGNORED
+from recurtrace.data.packing import PackCollator
 from recurtrace.errors import RecurTraceError
 from recurtrace.model import RecurTraceForCausalLM
 from recurtrace.model.checkpoint import ADAPTER_FILE, WeightReader, read_adapter, weight_files
 from recurtrace.training.budget import Clock
 from recurtrace.training.depth_sampler import DepthSampler
-from recurtrace.training.packed import PackCollator
 
 STAGING = ".saving"
 

@@ -1,0 +1,1 @@
+"""Which layers of a base to loop."""
