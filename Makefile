@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # vLLM pins much, so serving has its own.
 SERVE := .venv-serve
 
-.PHONY: help install demo test check bench study lock test-slow test-serve bench-serve lock-serve clean
+.PHONY: help install demo test check bench docs study lock test-slow test-serve bench-serve lock-serve clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -21,7 +21,7 @@ $(VENV)/.installed: requirements.lock pyproject.toml
 
 demo: install  ## the embedded model at several depths, then the whole story on it: train, halt, evaluate, report
 	$(BIN)/recurtrace demo
-	$(BIN)/recurtrace run recurtrace/recipes/embedded/demo.yaml
+	$(BIN)/recurtrace run embedded/demo
 
 test: install  ## the tests
 	$(BIN)/python -m pytest --numprocesses 2
@@ -50,13 +50,16 @@ test-serve: $(SERVE)/.installed  ## the tests of serving, on vLLM for the CPU
 bench-serve: $(SERVE)/.installed  ## throughput on vLLM at each depth against the base; updates docs/serving.md
 	$(SERVE)/bin/python -m benchmarks.serving --page docs/serving.md
 
-bench: install  ## time and memory against the base model and against its FLOPs (15 minutes); updates the README
-	$(BIN)/python -m benchmarks.depth_cost --readme README.md
-	$(BIN)/python -m benchmarks.training_step --readme README.md
+bench: install  ## time and memory against the base model and against its FLOPs (an hour); updates docs/performance.md
+	$(BIN)/python -m benchmarks.depth_cost --page docs/performance.md
+	$(BIN)/python -m benchmarks.training_step --page docs/performance.md
+	$(BIN)/python -m benchmarks.labelled_loss --page docs/performance.md
+
+docs: install  ## put what the examples print now into README and docs
+	$(BIN)/python -m tests.pages write README.md docs/python-api.md docs/halting.md
 
 study: install  ## train and compare on the embedded base, three seeds (hours on two cores)
-	$(BIN)/python -m studies.tiny
-	$(BIN)/python -m studies.halting
+	$(BIN)/python -m studies.embedded --page docs/results.md
 
 lock: install  ## write requirements.lock from what is installed
 	(echo '# The exact versions that `make` installs. Written by `make lock`.'; \

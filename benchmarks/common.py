@@ -5,13 +5,12 @@ from pathlib import Path
 from transformers import Qwen3Config, Qwen3ForCausalLM
 from transformers.initialization import no_init_weights
 
+from recurtrace.model.families import QWEN3
+
 
 def qwen3_06b() -> Qwen3Config:
     """The shape of Qwen3-0.6B."""
-    return Qwen3Config(
-        vocab_size=151936, hidden_size=1024, intermediate_size=3072, num_hidden_layers=28, num_attention_heads=16,
-        num_key_value_heads=8, head_dim=128, tie_word_embeddings=True,
-    )  # fmt: skip
+    return QWEN3["0.6B"].config()
 
 
 def random_base(config: Qwen3Config) -> Qwen3ForCausalLM:

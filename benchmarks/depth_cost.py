@@ -4,7 +4,7 @@ At the shape of Qwen3-0.6B with random weights, float32, on this machine's CPU. 
 run: all variants are timed in every turn, in a new random order, and the ratio of their total times is reported; not
 of their medians, since what else happens on the machine hits a long run more often than a short one.
 
-    python -m benchmarks.depth_cost [--turns 20] [--readme README.md]
+    python -m benchmarks.depth_cost [--turns 20] [--page docs/performance.md]
 """
 
 import argparse
@@ -169,7 +169,7 @@ def report(turns: int) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--turns", type=int, default=20)
-    parser.add_argument("--readme", type=Path, help="put the result between the benchmark marks of this file")
+    parser.add_argument("--page", type=Path, help="put the tables into this page, between its benchmark marks")
     parser.add_argument("--peak", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.peak:
@@ -177,8 +177,8 @@ def main() -> None:
         return
     text = report(arguments.turns)
     Console().print(text, markup=False)
-    if arguments.readme:
-        write_between(arguments.readme, "benchmark", text)
+    if arguments.page:
+        write_between(arguments.page, "benchmark", text)
 
 
 if __name__ == "__main__":

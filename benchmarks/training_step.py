@@ -4,7 +4,7 @@ Forward, backward and AdamW on full sequences at the mean training depth, float3
 that of Qwen3-0.6B with random weights. Each method lives in a process of its own, which is the only way to tell their
 memory apart; the processes take turns, so that times are of one run.
 
-    python -m benchmarks.training_step [--turns 6] [--readme README.md]
+    python -m benchmarks.training_step [--turns 6] [--page docs/performance.md]
 """
 
 import argparse
@@ -18,30 +18,28 @@ import torch
 from rich.console import Console
 from transformers import Qwen3Config
 
-from benchmarks.common import random_base, write_between
+from benchmarks.common import qwen3_06b, random_base, write_between
 from recurtrace.model import RecurTraceConfig, RecurTraceForCausalLM
 from recurtrace.model.cost import cost_of
+from recurtrace.model.families import QWEN3
 from recurtrace.training.budget import training_macs
 from recurtrace.training.methods import freeze_for_stage_1
 
 DEPTH = 4  # the sampler's mean is 3.9
-SHAPES = {  # base, first looped layer, sequences, their length
-    "embedded": (
-        {"vocab_size": 448, "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 8,
-         "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32}, 3, 16, 128,
-    ),
-    "Qwen3-0.6B": (
-        {"vocab_size": 151936, "hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 28,
-         "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128}, 12, 1, 256,
-    ),
+EMBEDDED = {
+    "vocab_size": 448, "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 8, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 32, "tie_word_embeddings": True,
 }  # fmt: skip
+SHAPES = {  # base, first looped layer, sequences, their length
+    "embedded": (Qwen3Config(**EMBEDDED), 3, 16, 128),
+    "Qwen3-0.6B": (qwen3_06b(), QWEN3["0.6B"].loop_start, 1, 256),
+}
 METHODS = ("full", "loop")
 
 
 def loop_config(shape: str) -> RecurTraceConfig:
-    fields, start, *_ = SHAPES[shape]
+    base, start, *_ = SHAPES[shape]
     width = 32 if shape == "embedded" else 128
-    base = Qwen3Config(**fields, tie_word_embeddings=True)
     return RecurTraceConfig(text_config=base, loop_start=start, loop_attn_head_dim=width)
 
 
@@ -107,7 +105,7 @@ def measure(shape: str, turns: int) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--turns", type=int, default=6)
-    parser.add_argument("--readme", type=Path)
+    parser.add_argument("--page", type=Path, help="put the table into this page, between its benchmark marks")
     arguments = parser.parse_args()
     header = ["shape", "full step", "stage-1 step", "time ratio", "FLOPs ratio", "full peak", "stage-1 peak", "ratio"]
     lines = [
@@ -119,8 +117,8 @@ def main() -> None:
         *(f"| {' | '.join(measure(shape, arguments.turns))} |" for shape in SHAPES),
     ]
     Console().print("\n".join(lines), markup=False)
-    if arguments.readme:
-        write_between(arguments.readme, "training benchmark", "\n".join(lines))
+    if arguments.page:
+        write_between(arguments.page, "training benchmark", "\n".join(lines))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,28 @@ from recurtrace.errors import RecurTraceError
 
 
 def holds_something(folder: Path) -> bool:
-    """Other than what a killed run left half-written."""
+    """Other than what an interrupted run left half-written."""
     return folder.exists() and any(not file.name.endswith(".tmp") for file in folder.iterdir())
+
+
+def claim(
+    folder: Path, manifest: str, what: Mapping[str, Any], kind: str, remedy: str = "or remove that one"
+) -> dict[str, Any] | None:
+    """The manifest of the same work, begun here earlier; None where the folder is free. Anything else is refused.
+
+    `what` is all that the work depends on, as the manifest holds it.
+    """
+    if (folder / manifest).is_file():
+        found = load_manifest(folder / manifest, kind, "the same command")
+        if changed := [name for name in what if found.get(name) != what[name]]:
+            raise RecurTraceError(
+                f"{str(folder)!r} already holds a different {kind} (different {changed[0].replace('_', ' ')}); choose "
+                f"another folder, {remedy}."
+            )
+        return found
+    if holds_something(folder):
+        raise RecurTraceError(f"{str(folder)!r} is not empty and holds no {kind}; choose another folder.")
+    return None
 
 
 @contextmanager

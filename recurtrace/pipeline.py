@@ -1,289 +1,290 @@
-"""The whole story from one recipe: probe → data → train → sweep → distil → calibrate → compare → evaluate → report.
+"""The whole study from one recipe: the order of the stages, what each depends on, and what need not be run again.
 
-Stages meet in files, so each can be run alone by its own command. A stage is skipped when what it depends on has not
-changed since it was last finished; otherwise it starts anew, or goes on if it was interrupted.
+data → probe → train → sweep → distill → calibrate → compare → evaluate → cost → report. Stages meet in files, so each
+can be run alone by its own command, with the same result.
 """
 
 import hashlib
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, PositiveInt, model_validator
-from rich.console import Console
 
-from recurtrace.data.mixture import MixtureRecipe, build, gather
-from recurtrace.data.sampling import stratified
+from recurtrace import stages
 from recurtrace.errors import RecurTraceError
-from recurtrace.files import write_json
-from recurtrace.halting.distill import DistillRecipe
+from recurtrace.files import load_manifest, write_json
+from recurtrace.halting.methods import OBJECTIVES, OWN_OBJECTIVE
 from recurtrace.recipe import Recipe
 from recurtrace.training.recipe import TrainRecipe
 
 TrainMethod = Literal["plain_loop", "full", "adapter"]
-HeadObjective = Literal["oracle", "act", "pondernet", "loopus", "tah"]
 
 
 class PipelineRecipe(Recipe):
     """Everything from a base to a report."""
 
+    paths: ClassVar[tuple[str, ...]] = ("out", "base", "data_dir")
+    recipes: ClassVar[tuple[str, ...]] = ("mixture",)
+
+    root: Path | None = None
+    """Folder that relative paths start from, itself relative to the recipe. Default: the working directory."""
     base: str
-    """Hub id or folder of the base."""
+    """Hub id or folder of the base; embedded/base is the one that comes with the package."""
     out: Path
     """Folder for all of it."""
     mixture: Path
-    """Recipe of the data."""
+    """Recipe of the data, found from this recipe's folder."""
     data_dir: Path | None = None
-    """Folder with datasets, where the hub is not to be asked."""
+    """Folder with the datasets, instead of the hub."""
     skip_missing: bool = False
-    """Go on without data that is not there."""
+    """Leave out data that cannot be found, and list it."""
     probe: PositiveInt | None = None
-    """Inputs to probe for the block; without it the block is the training recipe's."""
+    """Number of inputs for the block probe. Default: no probe, the block is the training recipe's."""
     train: dict[str, Any]
-    """Fields of a training recipe; model, data, out and method are filled in."""
+    """Fields of a training recipe; model, data, out, method and seed are filled in."""
+    seeds: list[int] = Field([0], min_length=1)
+    """Training seeds. Everything is trained and measured once for each, on the same items; one that is added later
+    leaves the others as they are."""
     baselines: list[TrainMethod] = []
     """Trained under the same budget, and evaluated."""
+    ablations: dict[str, dict[str, Any]] = {}
+    """Further looped runs by name, with the fields of the loop's config that differ, as in window-1:
+    {loop_memory_window: 1}."""
+    same_start: bool = False
+    """Continue the plain-looping run with memory and without, for as many steps: the matched same-start control."""
+    overrides: dict[str, dict[str, Any]] = {}
+    """Fields of the training recipe that differ for a run, by its name: full: {learning_rate: 5.0e-4}."""
+    head_examples: PositiveInt = 5000
+    """Training examples to sweep for heads."""
     heldout: PositiveInt = 1000
-    """Held-out examples to sweep for thresholds, and as many training examples for heads."""
+    """Held-out examples to sweep for thresholds."""
     test: PositiveInt = 2400
     """Test items to sweep and evaluate, over all tasks."""
     depth: int = Field(16, ge=2)
     """Deepest loop of the sweeps."""
-    heads: list[HeadObjective] = ["oracle", "act", "pondernet", "loopus", "tah"]
-    """Heads to distil; the oracle's becomes the model's own."""
+    heads: list[str] = list(OBJECTIVES)
+    """Heads to distill; the oracle's becomes the model's own."""
     distill: dict[str, Any] = {}
-    """Settings of every head."""
+    """Settings of every head's training."""
     loops: list[int | Literal["adaptive", "k"]] = [1, 2, 4, 6, 8, "adaptive"]
     """Depths to evaluate at."""
     batch_size: PositiveInt = 16
     max_length: PositiveInt = 1024
     seed: int = 0
+    """Seed of the samples."""
 
     @model_validator(mode="after")
     def _check(self) -> "PipelineRecipe":
-        if filled := [name for name in ("model", "data", "out", "method") if name in self.train]:
-            raise ValueError(f"train.{filled[0]} is filled in by the pipeline; leave it out")
-        if "oracle" not in self.heads:
-            raise ValueError("heads must have oracle among them: it becomes the model's own")
-        TrainRecipe.check(self.training("loop"), "train")  # refused now, not after hours
-        probes = DistillRecipe.check({**self.distill, "objective": "oracle"}, "distill").probe_depths
-        if max(probes) > self.depth:
-            raise ValueError(f"distill.probe_depths go to {max(probes)}, deeper than depth {self.depth}")
+        if filled := [name for name in ("model", "data", "out", "method", "seed") if name in self.train]:
+            raise ValueError(f"train.{filled[0]} is set by the pipeline; leave it out")
+        if self.same_start and "plain_loop" not in self.baselines:
+            raise ValueError("same_start continues the plain-looping run; add plain_loop to baselines")
+        known = [run.name for run in self.runs()]
+        if len(set(known)) < len(known):
+            raise ValueError(f"two runs have the same name; ablations must not be called {', '.join(RUNS)}")
+        if unknown := [name for name in self.overrides if name not in known]:
+            raise ValueError(f"overrides names {unknown[0]!r}, which is not among the runs {', '.join(known)}")
+        if unknown := [name for name in self.heads if name not in OBJECTIVES]:
+            raise ValueError(f"there is no objective {unknown[0]!r} for a head; they are {', '.join(OBJECTIVES)}")
+        if OWN_OBJECTIVE not in self.heads:
+            raise ValueError(f"heads must include {OWN_OBJECTIVE}, which becomes the model's own head")
+        for run in self.runs():
+            TrainRecipe.check(self.training(run, self.seeds[0]), f"train ({run.name})")  # refused now, not after hours
+        self._check_distill()
         return self
 
-    def training(self, method: str) -> dict[str, Any]:
-        """Fields of one method's training recipe; a probed block is filled in later."""
-        fields = {"seed": self.seed, **self.train, "model": self.base, "data": str(self.out / "mixture")}
-        return {**fields, "method": method, "out": str(self.run_folder(method))}
+    def _check_distill(self) -> None:
+        from recurtrace.halting.objectives import DistillRecipe
 
-    def run_folder(self, method: str) -> Path:
-        return self.out / "runs" / method.replace("_", "-")
+        probes = DistillRecipe.check(self.distill, "distill").probe_depths
+        if max(probes) > self.depth:
+            raise ValueError(f"distill.probe_depths go to {max(probes)}, beyond the pipeline's depth of {self.depth}")
+
+    def runs(self) -> list["Run"]:
+        """What is trained, for every seed."""
+        found = [Run(method.replace("_", "-"), method) for method in ("loop", *self.baselines)]
+        found += [Run(name, "loop", loop=fields) for name, fields in self.ablations.items()]
+        if self.same_start:
+            found += [
+                Run("same-start-memory", "loop", "plain-loop"),
+                Run("same-start-plain", "plain_loop", "plain-loop"),
+            ]
+        return found
+
+    def training(self, run: "Run", seed: int) -> dict[str, Any]:
+        """Fields of the training recipe of a run."""
+        fields = {**self.train, **self.overrides.get(run.name, {})}
+        loop = {**fields.get("loop", {}), **run.loop}
+        if self.probe:  # which layers, and how many of them, it will say
+            loop.pop("loop_num_layers", None)
+            fields["probe"] = str(self.out / "probe.json")
+        if run.start_from is not None:
+            fields["start_from"] = str(self.run_folder(run.start_from, seed) / "model")
+        made = {"model": self.base, "data": str(self.out / "mixture"), "method": run.method, "seed": seed, "loop": loop}
+        return {**fields, **made, "out": str(self.run_folder(run.name, seed))}
+
+    def run_folder(self, run: str, seed: int) -> Path:
+        return self.out / "runs" / run / f"seed-{seed}"
+
+    def model(self, seed: int) -> Path:
+        """The looped model with its heads."""
+        return self.out / "models" / f"seed-{seed}"
 
 
-@dataclass
+RUNS = ("loop", "plain-loop", "full", "adapter", "same-start-memory", "same-start-plain", "base")
+
+
+@dataclass(frozen=True)
+class Run:
+    """Something to train."""
+
+    name: str
+    method: str
+    start_from: str | None = None
+    """The run it continues."""
+    loop: dict[str, Any] = field(default_factory=dict)
+    """Fields of the loop's config that are its own."""
+
+    @property
+    def looped(self) -> bool:
+        return self.method in ("loop", "plain_loop")
+
+
+@dataclass(frozen=True)
 class Stage:
     name: str
-    run: Callable[[], None]
-    settings: Any
-    """What its result depends on, beside the stages before it."""
+    steps: list[tuple[Callable[..., Any], Recipe]]
+    """Functions of `recurtrace.stages`, each with its settings."""
     makes: list[Path]
-    """What it writes, removed when it has to start anew; a folder that goes on by itself is its own judge."""
+    """What it writes, removed when it has to start again; a folder that can be resumed judges for itself."""
     after: list[str]
+    """Stages it depends on."""
+
+    def run(self) -> None:
+        for function, settings in self.steps:
+            function(settings)
 
 
 class Pipeline:
-    def __init__(self, recipe: PipelineRecipe):
-        self.recipe, self.out = recipe, recipe.out
-        self.console = Console(highlight=False)
+    def __init__(self, recipe: PipelineRecipe, tell: Callable[[str, bool], None] = lambda name, skipped: None):
+        """`tell(name, skipped)` is called before each stage: an interface may show where it is."""
+        self.recipe, self.out, self.tell = recipe, recipe.out, tell
         self.file = recipe.out / "stages.json"
 
     def run(self) -> Path:
         """Run what is not done; returns the report's page."""
         digests: dict[str, str] = {}
-        done: dict[str, str] = json.loads(self.file.read_text(encoding="utf-8")) if self.file.is_file() else {}
-        begun: dict[str, str] = done.get("begun", {})  # type: ignore[assignment]
+        done: dict[str, Any] = load_manifest(self.file, "pipeline", "recurtrace run") if self.file.is_file() else {}
+        begun: dict[str, str] = done.get("begun", {})
         for stage in self.stages():
-            parts = [json.dumps(stage.settings, sort_keys=True, default=str), *(digests[name] for name in stage.after)]
-            digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
-            digests[stage.name] = digest
-            there = all(path.exists() for path in stage.makes)
-            if done.get(stage.name) == digest and there:
-                self.console.print(f"[dim]{stage.name}: done before[/dim]")
+            digest = digests[stage.name] = self._digest(stage, digests)
+            if done.get(stage.name) == digest and all(path.exists() for path in stage.makes):
+                self.tell(stage.name, True)
                 continue
             if begun.get(stage.name) != digest:
                 if stage.name not in begun and (foreign := [path for path in stage.makes if path.exists()]):
-                    raise RecurTraceError(f"{str(foreign[0])!r} was not made by this pipeline; choose another out.")
+                    raise RecurTraceError(
+                        f"{str(foreign[0])!r} exists and was not made by this pipeline; choose another out."
+                    )
                 for path in stage.makes:
                     shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
             begun[stage.name] = digest
-            self._note({**done, "begun": begun})
-            self.console.print(f"[bold]{stage.name}[/bold]")
+            write_json(self.file, {**done, "begun": begun})
+            self.tell(stage.name, False)
             stage.run()
             done[stage.name] = digest
-            self._note({**done, "begun": begun})
+            write_json(self.file, {**done, "begun": begun})
         return self.out / "report" / "report.html"
 
-    def _note(self, what: dict[str, Any]) -> None:
-        write_json(self.file, what)
+    def _digest(self, stage: Stage, digests: dict[str, str]) -> str:
+        """Of all that a stage's result depends on; where the whole of it lies does not matter."""
+        settings: list[Any] = [step.model_dump(mode="json") for _, step in stage.steps]
+        if stage.name == "data":  # what the recipe says, not what it is called
+            settings.append(self.recipe.mixture.read_text(encoding="utf-8"))
+        text = json.dumps(settings, sort_keys=True).replace(json.dumps(str(self.out))[1:-1], "OUT")
+        return hashlib.sha256("\0".join([text, *(digests[name] for name in stage.after)]).encode()).hexdigest()[:16]
 
     def stages(self) -> list[Stage]:
         recipe, out = self.recipe, self.out
-        methods = ["loop", *recipe.baselines]
-        probing = ["probe"] if recipe.probe else []
-        layers = recipe.train.get("loop", {}).get("loop_num_layers")
-        data = json.loads(MixtureRecipe.read(recipe.mixture).model_dump_json())
-        trained = [recipe.base, recipe.train, recipe.seed]
-        swept = [recipe.depth, recipe.batch_size, recipe.max_length, recipe.heldout, recipe.test, recipe.seed]
-        evaluated = [recipe.test, recipe.batch_size, recipe.max_length, recipe.seed]
+        plan = [self._data(), *([self._probe()] if recipe.probe else [])]
+        plan.append(self._evaluate("base", recipe.base, out / "evaluations" / "base", [1], "data"))
+        for seed in recipe.seeds:
+            plan += [self._train(run, seed) for run in recipe.runs()]
+            plan += self._halting(seed)
+            plan += [self._evaluate_run(run, seed) for run in recipe.runs()]
+        timed = recipe.run_folder("loop", recipe.seeds[0]) / "model"
+        settings = stages.CostSettings(model=str(timed), out=out / "cost.json")
+        plan.append(Stage("cost", [(stages.cost, settings)], [out / "cost.json"], [f"train loop {recipe.seeds[0]}"]))
+        before = [stage.name for stage in plan if stage.name.startswith(("compare", "evaluate", "cost"))]
+        page = stages.ReportSettings(folder=out, title=f"RecurTrace on {Path(recipe.base).name}")
+        return [*plan, Stage("report", [(stages.report, page)], [out / "report"], before)]
 
-        def evaluation(name: str, place: str, loops: list[Any], after: list[str]) -> Stage:
-            settings = [place, loops, *evaluated]
-            makes = [out / "evaluations" / name]
-            return Stage(f"evaluate {name}", lambda: self._evaluate(name, place, loops), settings, makes, after)
+    def _data(self) -> Stage:
+        recipe, out = self.recipe, self.out / "mixture"
+        settings = stages.DataSettings(
+            recipe=recipe.mixture, out=out, data_dir=recipe.data_dir, skip_missing=recipe.skip_missing
+        )
+        return Stage("data", [(stages.data, settings)], [out], [])
 
-        stages = [Stage("data", self._data, [data, str(recipe.data_dir)], [out / "mixture"], [])]
-        if recipe.probe:
-            settings = [recipe.base, recipe.probe, layers]
-            stages.append(Stage("probe", self._probe, settings, [out / "probe.json"], ["data"]))
-        for method in methods:
-            run = recipe.run_folder(method)
-            stages.append(Stage(f"train {run.name}", partial(self._train, method), trained, [run], ["data", *probing]))
-        stages += [
-            Stage("sweep", self._sweep, swept, [out / "sweeps"], ["train loop"]),
-            Stage("distil", self._distil, [recipe.heads, recipe.distill], [out / "model"], ["sweep"]),
-            Stage("compare", self._compare, [], [out / "analysis"], ["distil"]),
-            evaluation("base", recipe.base, [1], ["data"]),
-            evaluation("loop", str(out / "model"), list(recipe.loops), ["distil"]),
-        ]
-        for method in recipe.baselines:
-            run = recipe.run_folder(method)
-            loops = [t for t in recipe.loops if t != "adaptive"] if method == "plain_loop" else [1]
-            stages.append(evaluation(run.name, str(run / "model"), loops, [f"train {run.name}"]))
-        stages.append(Stage("cost", self._cost, [], [out / "cost.json"], ["train loop"]))
-        before = [stage.name for stage in stages if stage.name.startswith(("compare", "evaluate", "cost"))]
-        return [*stages, Stage("report", self._report, [], [out / "report"], before)]
+    def _probe(self) -> Stage:
+        recipe, out = self.recipe, self.out / "probe.json"
+        layers = recipe.train.get("loop", {}).get("loop_num_layers", 3)
+        fields = {"base": recipe.base, "data": str(self.out / "mixture"), "inputs": recipe.probe, "out": out}
+        settings = stages.ProbeSettings.check({**fields, "loop_num_layers": layers}, "probe")
+        return Stage("probe", [(stages.probe, settings)], [out], ["data"])
 
-    def _data(self) -> None:
+    def _train(self, run: Run, seed: int) -> Stage:
+        recipe = TrainRecipe.check(self.recipe.training(run, seed), f"train ({run.name})")
+        after = ["data", *(["probe"] if self.recipe.probe else [])]
+        after += [f"train {run.start_from} {seed}"] if run.start_from else []
+        return Stage(f"train {run.name} {seed}", [(stages.train, recipe)], [recipe.out], after)
+
+    def _halting(self, seed: int) -> list[Stage]:
+        """Sweeps, heads with their thresholds in a copy of the trained model, and the comparison of all methods."""
+        recipe, out = self.recipe, self.out
+        trained, model = recipe.run_folder("loop", seed) / "model", recipe.model(seed)
+        sweeps = {split: out / "sweeps" / f"seed-{seed}" / split for split in ("train", "heldout", "test")}
+        counts = {"train": recipe.head_examples, "heldout": recipe.heldout, "test": recipe.test}
+        plan = []
+        for split, folder in sweeps.items():
+            fields = {"model": str(trained), "out": folder, "split": split, "count": counts[split]}
+            fields |= {"depths": range(1, recipe.depth + 1), **self._on_mixture()}
+            settings = stages.SweepSettings.check(fields, "sweep")
+            plan.append(Stage(f"sweep {split} {seed}", [(stages.sweep, settings)], [folder], [f"train loop {seed}"]))
+        steps: list[tuple[Callable[..., Any], Recipe]] = []
+        for objective in recipe.heads:
+            made = {"seed": seed, **recipe.distill}
+            head = stages.DistillSettings(
+                model=trained, sweep=sweeps["train"], objective=objective, out=model, set=made
+            )
+            point = stages.CalibrateSettings(
+                model=model, sweep=sweeps["heldout"], head=head.head_name, max_depth=recipe.depth
+            )
+            steps += [(stages.distill, head), (stages.calibrate, point)]
+        plan.append(Stage(f"distill {seed}", steps, [model], [f"sweep train {seed}", f"sweep heldout {seed}"]))
+        analysis = out / "analysis" / f"seed-{seed}.json"
+        compared = stages.CompareSettings(model=model, heldout=sweeps["heldout"], test=sweeps["test"], out=analysis)
+        after = [f"distill {seed}", f"sweep test {seed}"]
+        return [*plan, Stage(f"compare {seed}", [(stages.compare, compared)], [analysis], after)]
+
+    def _evaluate_run(self, run: Run, seed: int) -> Stage:
+        recipe, out = self.recipe, self.out / "evaluations" / run.name / f"seed-{seed}"
+        if run.name == "loop":
+            return self._evaluate(f"loop {seed}", str(recipe.model(seed)), out, list(recipe.loops), f"distill {seed}")
+        loops = [t for t in recipe.loops if t != "adaptive"] if run.looped else [1]
+        model = str(recipe.run_folder(run.name, seed) / "model")
+        return self._evaluate(f"{run.name} {seed}", model, out, loops, f"train {run.name} {seed}")
+
+    def _evaluate(self, name: str, model: str, out: Path, loops: list[Any], after: str) -> Stage:
+        fields = {"model": model, "out": out, "loops": loops, "count": self.recipe.test, **self._on_mixture()}
+        settings = stages.EvaluateSettings.check(fields, "evaluate")
+        return Stage(f"evaluate {name}", [(stages.evaluate, settings)], [out], list(dict.fromkeys(["data", after])))
+
+    def _on_mixture(self) -> dict[str, Any]:
         recipe = self.recipe
-        build(MixtureRecipe.read(recipe.mixture), self.out / "mixture", recipe.data_dir, recipe.skip_missing)
-
-    def _probe(self) -> None:
-        from recurtrace.model.base import load_base, portable_name
-        from recurtrace.model.tokenizer import load_tokenizer
-        from recurtrace.probe.examples import probe_block
-
-        examples = gather(str(self.out / "mixture"), None)
-        model, fingerprint = load_base(self.recipe.base)
-        inputs = min(self.recipe.probe or 1, len(examples) - len(examples) // 5)
-        layers = self.recipe.train.get("loop", {}).get("loop_num_layers", 3)
-        found = probe_block(model, load_tokenizer(self.recipe.base), examples, inputs, len(examples) // 5, layers)
-        found.model, found.base_fingerprint, found.data = portable_name(self.recipe.base), fingerprint, "mixture"
-        found.write(self.out / "probe.json")
-
-    def _train(self, method: str) -> None:
-        from recurtrace.training.run import train
-
-        fields = self.recipe.training(method)
-        if self.recipe.probe:
-            found = json.loads((self.out / "probe.json").read_text(encoding="utf-8"))
-            fields["loop"] = {"loop_start": found["loop_start"], **fields.get("loop", {})}
-        train(TrainRecipe.check(fields, f"train ({method})"))
-
-    def _sweep(self) -> None:
-        """Training examples for heads, held-out ones for thresholds, test items to compare on."""
-        from recurtrace.halting.sweep import sweep
-
-        looped, tokenizer = self._load(self.recipe.run_folder("loop") / "model")
-        counts = {"train": self.recipe.heldout, "heldout": self.recipe.heldout, "test": self.recipe.test}
-        for split, count in counts.items():
-            sweep(
-                looped,
-                tokenizer,
-                self._examples(split, count),
-                self.out / "sweeps" / split,
-                split,
-                "mixture",
-                range(1, self.recipe.depth + 1),
-                batch_size=self.recipe.batch_size,
-                max_length=self.recipe.max_length,
-            )
-
-    def _distil(self) -> None:
-        from recurtrace.halting.calibrate import calibrate
-        from recurtrace.halting.distill import distill
-        from recurtrace.halting.policies import signal_values
-        from recurtrace.halting.sweep_files import read_sweep
-        from recurtrace.model.configuration_recurtrace import HeadSettings
-        from recurtrace.model.heads import change_head, read_head, write_head
-
-        model, fresh = self.out / "model", self.out / ".model.tmp"
-        if not model.exists():  # a whole copy or none
-            shutil.rmtree(fresh, ignore_errors=True)
-            shutil.copytree(self.recipe.run_folder("loop") / "model", fresh)
-            fresh.rename(model)
-        train, heldout = (read_sweep(self.out / "sweeps" / split) for split in ("train", "heldout"))
-        for objective in self.recipe.heads:
-            settings = {**self.recipe.distill, "objective": objective, "seed": self.recipe.seed}
-            made = DistillRecipe.check(settings, "distill")
-            weight, bias, _ = distill(train, made)
-            name = None if objective == "oracle" else objective
-            write_head(model, name, weight, bias, HeadSettings(objective, made.pooling, max_depth=self.recipe.depth))
-            head = read_head(model, name)
-            found = calibrate(heldout, signal_values(heldout, "head", head), "head", max_depth=self.recipe.depth)
-            point = found.point
-            change_head(
-                model,
-                name,
-                replace(head[2], threshold=point.threshold, min_depth=point.min_depth, max_depth=point.max_depth),
-            )
-            write_json(model / "calibration" / f"{name or 'head'}.json", found.as_json())
-
-    def _compare(self) -> None:
-        from recurtrace.evaluation.analysis import analyse
-        from recurtrace.halting.sweep_files import read_sweep
-        from recurtrace.model.heads import read_head, read_looped_config
-
-        config = read_looped_config(self.out / "model")
-        heads = {name: read_head(self.out / "model", name) for name in [None, *(config.loop_halting_heads or {})]}
-        sweeps = [read_sweep(self.out / "sweeps" / split) for split in ("heldout", "test")]
-        found = analyse(sweeps[0], sweeps[1], heads, list(config.loop_halting_aux_depths))
-        found["command"] = "recurtrace compare model --heldout sweeps/heldout --test sweeps/test"
-        write_json(self.out / "analysis" / f"seed-{self.recipe.seed}.json", found)
-
-    def _evaluate(self, name: str, place: str, loops: list[Any]) -> None:
-        from recurtrace.evaluation.evaluate import evaluate
-        from recurtrace.model.loading import load_any
-
-        model, tokenizer, kind = load_any(place)
-        about = {"model": place, "kind": kind, "tasks": "mixture", "split": "test", "seed": self.recipe.seed}
-        options: Any = {"batch_size": self.recipe.batch_size, "max_length": self.recipe.max_length}
-        examples = self._examples("test", self.recipe.test)
-        evaluate(model, tokenizer, examples, self.out / "evaluations" / name, loops, about=about, **options)
-
-    def _cost(self) -> None:
-        from recurtrace.evaluation.runtime import measure_cost
-
-        found = measure_cost(self._load(self.recipe.run_folder("loop") / "model")[0])
-        found["command"] = "recurtrace cost model"
-        write_json(self.out / "cost.json", found)
-
-    def _report(self) -> None:
-        from recurtrace.report.render import report
-
-        report(self.out, self.out / "report", f"RecurTrace on {Path(self.recipe.base).name}")
-
-    def _examples(self, split: str, count: int) -> list[Any]:
-        found = gather(str(self.out / "mixture"), self.recipe.data_dir, split=split)
-        if not found:
-            raise RecurTraceError(f"the mixture has no {split} examples; raise heldout in its recipe.")
-        return stratified(found, count, self.recipe.seed)
-
-    @staticmethod
-    def _load(model: Path) -> tuple[Any, Any]:
-        from recurtrace.model.loading import load_looped
-
-        return load_looped(str(model))
+        sized = {"batch_size": recipe.batch_size, "max_length": recipe.max_length, "seed": recipe.seed}
+        return {"data": str(self.out / "mixture"), "data_dir": recipe.data_dir, **sized}

@@ -1,12 +1,17 @@
-"""Recipes: YAML files checked field by field, so that a typing error costs a sentence and not a run."""
+"""Recipes: YAML files checked field by field, so that a typing error costs a sentence and not a run.
+
+A recipe names other recipes relative to itself. Data, runs and models are relative to `root`, or to the working
+directory.
+"""
 
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from recurtrace.errors import RecurTraceError
+from recurtrace.recipes import find
 
 
 class Recipe(BaseModel):
@@ -14,25 +19,40 @@ class Recipe(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
-    @classmethod
-    def read(cls, path: Path) -> Self:
-        if not path.is_file():
-            raise RecurTraceError(f"there is no recipe at {str(path)!r}.")
-        try:
-            fields = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise RecurTraceError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
-        return cls.check(fields, str(path))
+    paths: ClassVar[tuple[str, ...]] = ()
+    """Fields that name data, runs and models."""
+    recipes: ClassVar[tuple[str, ...]] = ()
+    """Fields that name other recipes."""
 
     @classmethod
-    def read_with(cls, path: Path, changes: list[str]) -> Self:
-        """A recipe with some of its fields changed, each as `field=value`."""
-        if not path.is_file():
-            raise RecurTraceError(f"there is no recipe at {str(path)!r}.")
-        if not changes:
-            return cls.read(path)
-        fields = cls.read(path).model_dump(mode="json", exclude_unset=True)
-        return cls.check(with_changes(fields, changes), str(path))
+    def read(cls, path: str | Path) -> Self:
+        return cls.read_with(path, [])
+
+    @classmethod
+    def read_with(cls, path: str | Path, changes: list[str]) -> Self:
+        """A recipe by its path or its shipped name, with some fields changed, each as `field=value`."""
+        file = find(path)
+        try:
+            fields = yaml.safe_load(file.read_text(encoding="utf-8"))
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            raise RecurTraceError(f"{file} is not YAML: {' '.join(str(error).split())}") from error
+        if not isinstance(fields, dict):
+            raise RecurTraceError(f"{file} holds no fields; it needs {', '.join(cls.model_fields)}.")
+        return cls.check(cls.resolve(with_changes(fields, changes), file.parent), str(file))
+
+    @classmethod
+    def resolve(cls, fields: dict[str, Any], folder: Path) -> dict[str, Any]:
+        """Other recipes are found from the folder of this one, everything else from `root` if there is one."""
+        for name in cls.recipes:
+            if name in fields and (folder / str(fields[name])).is_file():
+                fields[name] = str(folder / str(fields[name]))
+        if fields.get("root") is not None:
+            root = folder / str(fields["root"])
+            for name in cls.paths:
+                value = fields.get(name)
+                if isinstance(value, str) and (name == "out" or (root / value).exists()):
+                    fields[name] = str(root / value)
+        return fields
 
     @classmethod
     def check(cls, fields: object, name: str) -> Self:

@@ -1,9 +1,10 @@
 """Put a trained base, and the loop modules trained on it, into the package.
 
-    accelerate launch --config_file recipes/accelerate/two-cpu.yaml -m recurtrace pretrain recipes/tiny-base.yaml
+    recurtrace pretrain embedded/tiny-base-lookups
+    recurtrace pretrain embedded/tiny-base
     python -m studies.embed base runs/tiny-base
-    recurtrace data build --recipe recipes/tiny-mixture.yaml --out runs/tiny-mixture
-    recurtrace train recipes/tiny-loop.yaml
+    recurtrace data build --recipe embedded/tiny-mixture --out runs/tiny-mixture
+    recurtrace train embedded/tiny-loop
     python -m studies.embed loop runs/tiny-loop
 
 Beside the weights stand the recipe, the budget and the losses of the run that made them.

@@ -1,6 +1,7 @@
 """Small random models of every family: the mathematics does not depend on their size."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,9 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 from recurtrace import RecurTraceForCausalLM
+from recurtrace.data.little_world import build_tokenizer
+from recurtrace.data.synthetic import Sizes
+from recurtrace.halting.sweep_files import SweepItem
 from recurtrace.model.families import FAMILIES
 
 VOCABULARY = 97
@@ -28,6 +32,7 @@ TINY = {
     "eos_token_id": None,
     "tie_word_embeddings": False,
 }
+SIZES = {"symbols": 24, "test_symbols": 8, "mapping": 4, "registers": 2, "largest_start": 10, "modulus": 11}
 LOOP = {"loop_start": 2, "loop_attn_head_dim": 8}
 
 settings.register_profile("recurtrace", deadline=None, max_examples=15, derandomize=True)
@@ -58,6 +63,21 @@ def tiny_looped(family: str = "qwen3", attention: str = "sdpa", **fields: Any) -
     return stir(RecurTraceForCausalLM.from_base(tiny_base(family, attention, **fields), **{**LOOP, **loop}))
 
 
+def sweep_items(count: int, prefix: str = "", seeds: Sequence[int] | None = None, **fields: Any) -> list[SweepItem]:
+    """Items of a sweep that was made up."""
+    common = {
+        "task": "t",
+        "bucket": "",
+        "prompt_hash": "",
+        "reference": "",
+        "answer_tokens": 1,
+        "answers": [],
+        **fields,
+    }
+    seeds = [-1] * count if seeds is None else seeds
+    return [SweepItem(id=f"{prefix}{i}", seed=int(seeds[i]), **common) for i in range(count)]
+
+
 def tokens(*shape: int, seed: int = 2) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(3, VOCABULARY, shape, generator=generator)
@@ -77,6 +97,12 @@ def byte_tokenizer(bos: bool = False, merges: tuple[tuple[str, str], ...] = ()) 
     )
 
 
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path_factory, monkeypatch):
+    """Every test works in a folder of its own: what it writes without naming a place does not stay in the project."""
+    monkeypatch.chdir(tmp_path_factory.mktemp("work"))
+
+
 @pytest.fixture(scope="session")
 def looped() -> Callable[..., RecurTraceForCausalLM]:
     """One model per family and attention for the whole session; tests must not change it."""
@@ -88,6 +114,15 @@ def looped() -> Callable[..., RecurTraceForCausalLM]:
         return made[family, attention]
 
     return get
+
+
+@pytest.fixture(scope="session")
+def base_folder(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("training") / "base"
+    tokenizer = build_tokenizer(Sizes(**SIZES))
+    tiny_base(vocab_size=len(tokenizer), eos_token_id=1).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
 
 
 every_family = pytest.mark.parametrize("family", FAMILIES)

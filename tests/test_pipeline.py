@@ -1,14 +1,16 @@
 """From a base to a report by one recipe; done again only where something changed."""
 
 import json
+import shlex
 
 import pytest
 import yaml
 
 from recurtrace.errors import RecurTraceError
 from recurtrace.pipeline import Pipeline, PipelineRecipe
+from recurtrace.stages.settings import StageSettings
 from tests.cli.test_commands import run
-from tests.training.conftest import SIZES
+from tests.conftest import SIZES
 
 
 @pytest.fixture(scope="module")
@@ -24,30 +26,25 @@ def recipe(base_folder, tmp_path_factory):
     fields = {
         "base": str(base_folder), "out": str(place / "out"), "mixture": str(place / "mixture.yaml"), "probe": 20,
         "train": train, "baselines": ["plain_loop", "full", "adapter"], "heldout": 40, "test": 24, "depth": 8,
-        "heads": ["oracle", "act"], "loops": [1, 2, "adaptive"], "max_length": 128,
+        "head_examples": 40, "heads": ["oracle", "act"], "loops": [1, 2, "adaptive"], "max_length": 128,
     }  # fmt: skip
     (place / "recipe.yaml").write_text(yaml.safe_dump(fields))
     return place / "recipe.yaml"
 
 
-def stages_run(recipe, monkeypatch, *changes):
+def stages_run(recipe, *changes):
     """Names of the stages that did something."""
-    ran = []
-    pipeline = Pipeline(PipelineRecipe.read_with(recipe, list(changes)))
-    stages = pipeline.stages()
-    for stage in stages:
-        stage.run = lambda stage=stage, work=stage.run: (ran.append(stage.name), work())
-    monkeypatch.setattr(pipeline, "stages", lambda: stages)
-    pipeline.run()
-    return ran
+    told = []
+    Pipeline(PipelineRecipe.read_with(recipe, list(changes)), lambda *one: told.append(one)).run()
+    return [name for name, skipped in told if not skipped]
 
 
-def test_the_whole_story(recipe, monkeypatch):
+def test_the_whole_study(recipe):
     said = run("run", recipe)
     out = recipe.parent / "out"
     assert "RecurTrace" in said
     page = (out / "report" / "report.html").read_text()
-    for title in ("Adaptive depth: every way to choose it", "Loop memory against plain looping", "What training took"):
+    for title in ("Adaptive depth: all methods", "Loop memory against plain looping", "What training took"):
         assert title in page
     assert {folder.name for folder in (out / "evaluations").iterdir()} == {
         "base",
@@ -59,13 +56,85 @@ def test_the_whole_story(recipe, monkeypatch):
     assert json.loads((out / "probe.json").read_text())["loop_start"] >= 0
     assert (out / "report" / "figures" / "loops.png").is_file()
 
-    assert stages_run(recipe, monkeypatch) == []  # nothing changed
+    assert stages_run(recipe) == []  # nothing changed
     loops = "loops=[1, 2, 4, adaptive]"
-    assert stages_run(recipe, monkeypatch, loops) == ["evaluate loop", "evaluate plain-loop", "report"]
+    assert stages_run(recipe, loops) == ["evaluate loop 0", "evaluate plain-loop 0", "report"]
     heads = [loops, "distill.steps=20"]
-    assert stages_run(recipe, monkeypatch, *heads) == ["distil", "compare", "evaluate loop", "report"]
+    assert stages_run(recipe, *heads) == ["distill 0", "compare 0", "evaluate loop 0", "report"]
     fewer = [*heads, "baselines=[plain_loop, full]"]
-    assert stages_run(recipe, monkeypatch, *fewer) == ["report"]  # nothing that was trained is trained again
+    assert stages_run(recipe, *fewer) == ["report"]  # nothing that was trained is trained again
+
+
+def result_files(out):
+    """What stages hand on, by name. Times differ from run to run, and what is made of them: budgets, costs, report."""
+    kinds = ("mixture/**/*", "probe.json", "runs/*/*/model/*", "sweeps/**/*", "models/**/*", "analysis/*")
+    found = [file for kind in (*kinds, "evaluations/**/*") for file in out.glob(kind) if file.is_file()]
+    return {str(file.relative_to(out)): file.read_bytes() for file in found}
+
+
+def test_the_commands_one_by_one_give_what_the_pipeline_gives(recipe, tmp_path, monkeypatch):
+    changes = ["out=out", "distill.margin=0.02", "distill.probe_depths=[1, 3]", "baselines=[plain_loop]"]
+    made = PipelineRecipe.read_with(recipe, changes)
+    (tmp_path / "pipeline").mkdir()
+    monkeypatch.chdir(tmp_path / "pipeline")
+    Pipeline(made).run()
+
+    (tmp_path / "commands").mkdir()
+    monkeypatch.chdir(tmp_path / "commands")
+    for number, (_, settings) in enumerate(step for stage in Pipeline(made).stages() for step in stage.steps):
+        if isinstance(settings, StageSettings):
+            run(*shlex.split(settings.command())[1:])
+        else:
+            fields = settings.model_dump(mode="json", exclude_unset=True)
+            (tmp_path / f"{number}.yaml").write_text(yaml.safe_dump(fields))
+            run("train", tmp_path / f"{number}.yaml")
+    one, other = (result_files(tmp_path / way / "out") for way in ("pipeline", "commands"))
+    assert list(one) == list(other)
+    assert [name for name in one if one[name] != other[name]] == []
+    assert {name.split("/")[0] for name in one} == {
+        "mixture", "probe.json", "runs", "sweeps", "models", "analysis", "evaluations"
+    }  # fmt: skip
+
+    head = json.loads(one["models/seed-0/config.json"])
+    kept = head["loop_halting_trained_on"]["recipe"]
+    assert (kept["margin"], kept["probe_depths"], kept["seed"]) == (0.02, [1, 3], 0)
+    assert head["loop_halting_heads"]["act"]["trained_on"]["sweep"]["split"] == "train"
+    analysis = json.loads(one["analysis/seed-0.json"])
+    assert [row["depth"] for row in analysis["head_calibration"] if row["supervised"]] == [1, 3]
+    assert analysis["command"].startswith(
+        "recurtrace compare out/models/seed-0 --heldout out/sweeps/seed-0/heldout --test"
+    )
+    for file in ("evaluations/loop/seed-0/evaluation.json", "models/seed-0/calibration/head.json"):
+        assert json.loads(one[file])["command"].startswith("recurtrace ")
+
+
+def test_another_seed_leaves_the_first_as_it_is(recipe, tmp_path):
+    """Seeds, ablations and the same-start control; tables average over seeds."""
+    fields = [
+        f"out={tmp_path / 'out'}", "probe=null", "train.loop.loop_start=2", "baselines=[plain_loop]", "depth=6",
+        "ablations={window-1: {loop_memory_window: 1}}", "same_start=true", "overrides={window-1: {steps: 2}}",
+        "heads=[oracle]",
+    ]  # fmt: skip
+    first = stages_run(recipe, *fields)
+    assert [name for name in first if name.startswith("train")] == [
+        "train loop 0", "train plain-loop 0", "train window-1 0", "train same-start-memory 0",
+        "train same-start-plain 0",
+    ]  # fmt: skip
+    out = tmp_path / "out"
+    assert json.loads((out / "runs/window-1/seed-0/model/config.json").read_text())["loop_memory_window"] == 1
+    assert json.loads((out / "runs/window-1/seed-0/recipe.json").read_text())["steps"] == 2
+    before = result_files(out)
+    second = stages_run(recipe, *fields, "seeds=[0, 1]")
+    assert all(name.endswith(" 1") or name == "report" for name in second)
+    after = result_files(out)
+    assert {name: after[name] for name in before} == before
+    assert (
+        after["runs/loop/seed-0/model/recurtrace.safetensors"] != after["runs/loop/seed-1/model/recurtrace.safetensors"]
+    )
+    page = (out / "report" / "report.md").read_text()
+    assert "2 training seeds" in page
+    assert "window-1" in page
+    assert "same-start-memory" in page
 
 
 def test_a_folder_of_someone_else_is_left_alone(recipe, tmp_path):
@@ -79,11 +148,16 @@ def test_a_folder_of_someone_else_is_left_alone(recipe, tmp_path):
 def test_bad_recipes_get_a_sentence(recipe):
     fields = yaml.safe_load(recipe.read_text())
     for changed, message in (
-        ({"train": {"model": "x"}}, "train.model is filled in"),
-        ({"heads": ["act"]}, "must have oracle"),
+        ({"train": {"model": "x"}}, "train.model is set by the pipeline"),
+        ({"train": {"seed": 3}}, "train.seed is set by the pipeline"),
+        ({"same_start": True, "baselines": []}, "add plain_loop to baselines"),
+        ({"ablations": {"full": {}}}, "two runs have the same name"),
+        ({"overrides": {"fool": {}}}, "which is not among the runs"),
+        ({"ablations": {"w": {"loop_window": 1}}}, "loop_window"),
+        ({"heads": ["act"]}, "must include oracle"),
         ({"stepz": 3}, "no field 'stepz'"),
         ({"distill": {"stepz": 3}}, "no field 'stepz'"),
-        ({"depth": 4}, "deeper than depth 4"),
+        ({"depth": 4}, "beyond the pipeline's depth of 4"),
         ({"train": fields["train"] | {"step": 3}}, "no field 'step'"),
     ):
         with pytest.raises(RecurTraceError, match=message):

@@ -15,6 +15,7 @@ from recurtrace.cli.halting import calibrate, compare, distill, sweep
 from recurtrace.cli.info import info
 from recurtrace.cli.lm_eval import lm_eval
 from recurtrace.cli.probe import probe
+from recurtrace.cli.recipes import app as recipes
 from recurtrace.cli.report import report
 from recurtrace.cli.run import run
 from recurtrace.cli.serve import serve
@@ -30,24 +31,33 @@ app = typer.Typer(
 )
 EXTRA = {"allow_extra_args": True, "ignore_unknown_options": True}
 PASSED_ON = {**EXTRA, "help_option_names": []}
-app.command()(run)
-app.command()(probe)
-app.command()(convert)
-app.command()(train)
-app.command()(sweep)
-app.command()(distill)
-app.command()(calibrate)
-app.command()(compare)
-app.command()(evaluate)
-app.command()(cost)
-app.command()(report)
-app.command("lm-eval", context_settings=PASSED_ON)(lm_eval)
-app.command("serve", context_settings=EXTRA)(serve)
-app.command()(generate)
-app.command()(info)
-app.command()(demo)
-app.command()(pretrain)
-app.add_typer(data, name="data")
+ALL, MAKE, HALT, MEASURE, USE, EMBEDDED = (
+    "The whole study",
+    "Make a looped model",
+    "Choose when to stop",
+    "Measure",
+    "Use",
+    "The embedded model",
+)
+app.command(rich_help_panel=ALL)(run)
+app.add_typer(recipes, name="recipes", rich_help_panel=ALL)
+app.add_typer(data, name="data", rich_help_panel=MAKE)
+app.command(rich_help_panel=MAKE)(probe)
+app.command(rich_help_panel=MAKE)(convert)
+app.command(rich_help_panel=MAKE)(train)
+app.command(rich_help_panel=HALT)(sweep)
+app.command(rich_help_panel=HALT)(distill)
+app.command(rich_help_panel=HALT)(calibrate)
+app.command(rich_help_panel=HALT)(compare)
+app.command(rich_help_panel=MEASURE)(evaluate)
+app.command("lm-eval", context_settings=PASSED_ON, rich_help_panel=MEASURE)(lm_eval)
+app.command(rich_help_panel=MEASURE)(cost)
+app.command(rich_help_panel=MEASURE)(report)
+app.command(rich_help_panel=USE)(generate)
+app.command("serve", context_settings=EXTRA, rich_help_panel=USE)(serve)
+app.command(rich_help_panel=USE)(info)
+app.command(rich_help_panel=EMBEDDED)(demo)
+app.command(rich_help_panel=EMBEDDED)(pretrain)
 
 
 @app.callback(invoke_without_command=True)

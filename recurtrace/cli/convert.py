@@ -5,9 +5,11 @@ from typing import Annotated, Any
 
 import typer
 
+from recurtrace.assets import place
 from recurtrace.cli.fields import config_options
-from recurtrace.cli.options import Dtype
+from recurtrace.cli.options import next_step
 from recurtrace.errors import RecurTraceError
+from recurtrace.stages.settings import Dtype
 
 
 @config_options(
@@ -28,23 +30,26 @@ from recurtrace.errors import RecurTraceError
 def convert(
     base: Annotated[str, typer.Argument(help="Hub id or folder of the base model.")],
     out: Annotated[Path, typer.Option(help="Folder to write.")],
-    merge: Annotated[bool, typer.Option("--merge", help="Write the base's weights too, for serving.")] = False,
-    dtype: Annotated[Dtype, typer.Option(help="Type of the weights: auto is the base's own.")] = "auto",
+    merge_base: Annotated[
+        bool, typer.Option("--merge-base", help="Write the base's weights too, for serving.")
+    ] = False,
+    dtype: Annotated[Dtype, typer.Option(help="Type of the weights; auto keeps that of the base.")] = "auto",
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub model.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the fresh loop modules.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the untrained loop modules.")] = 0,
     probe: Annotated[Path | None, typer.Option(help="Result of `recurtrace probe`: loop the block it found.")] = None,
     **fields: Any,
 ) -> None:
-    """Convert a pretrained model: add fresh loop modules, leave the base as it is."""
+    """Convert a pretrained model: add untrained loop modules and leave the base as it is."""
     import torch
 
     from recurtrace.cli.describe import describe
     from recurtrace.model import RecurTraceForCausalLM
     from recurtrace.model.pretrained import refuse_other_kind
     from recurtrace.model.tokenizer import load_tokenizer
-    from recurtrace.probe.block_probe import BlockProbe
+    from recurtrace.records import BlockProbe
 
-    refuse_other_kind(out, merge_base=merge)
+    base = place(base)
+    refuse_other_kind(out, merge_base=merge_base)
     found = BlockProbe.read(probe) if probe is not None else None
     if found is not None:
         if "loop_start" in fields or "loop_num_layers" in fields:
@@ -56,8 +61,8 @@ def convert(
     if found is not None and probe is not None:
         found.check_base(model.config.base_fingerprint, probe)
     tokenizer = load_tokenizer(base, **options)
-    model.save_pretrained(out, merge_base=merge)
+    model.save_pretrained(out, merge_base=merge_base)
     tokenizer.save_pretrained(out)
     describe(model.config)
-    typer.echo(f"Saved {'the merged model' if merge else 'the loop modules'} and the tokenizer to {out}.")
-    typer.echo(f'Try it:  recurtrace generate {out} "Hello" --loops 2')
+    typer.echo(f"Saved {'the merged model' if merge_base else 'the loop modules'} and the tokenizer to {out}.")
+    next_step(f'recurtrace generate {out} "Hello" --loops 2', "recurtrace train RECIPE")

@@ -1,15 +1,16 @@
 """`recurtrace data`: the table of tasks, what their examples look like, and the training mixture."""
 
-from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-app = typer.Typer(no_args_is_help=True, help="The tasks, their examples, and the training mixture.")
+from recurtrace import stages
+from recurtrace.cli.fields import stage_command
+from recurtrace.cli.options import DataDir, next_step
 
-DataDir = Annotated[Path | None, typer.Option(help="Folder with the data, instead of the hub.")]
+app = typer.Typer(no_args_is_help=True, help="The tasks, their examples, and the training mixture.")
 
 
 @app.command("list")
@@ -33,7 +34,7 @@ def list_tasks() -> None:
 
 @app.command()
 def show(
-    task: Annotated[str, typer.Argument(help="A task of `recurtrace data list`.")],
+    task: Annotated[str, typer.Argument(help="Name of a task (`recurtrace data list`).")],
     split: Annotated[Literal["train", "test"], typer.Option(help="Which split.")] = "test",
     count: Annotated[int, typer.Option("-n", "--count", min=1, help="How many examples.")] = 3,
     data_dir: DataDir = None,
@@ -51,25 +52,14 @@ def show(
 
 
 @app.command()
-def build(
-    recipe: Annotated[Path, typer.Option(help="What the mixture is made of, a YAML file as in recipes/.")],
-    out: Annotated[Path, typer.Option(help="Folder to write.")],
-    data_dir: DataDir = None,
-    skip_missing: Annotated[
-        bool,
-        typer.Option("--skip-missing", help="Go on without sources and tests that cannot be found, and list them."),
-    ] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Build anew what the folder holds already.")] = False,
-) -> None:
+@stage_command(stages.DataSettings)
+def build(settings: stages.DataSettings) -> None:
     """Build the training mixture: load, audit against every test question, sample, write Parquet and a manifest.
 
-    A killed build goes on where it was; a finished one is left as it is.
+    The same command resumes an interrupted build; a finished one is left as it is.
     """
-    from recurtrace.data.mixture import MixtureRecipe
-    from recurtrace.data.mixture import build as build_mixture
-
-    manifest = build_mixture(MixtureRecipe.read(recipe), out, data_dir, skip_missing, overwrite)
-    table = Table(title=f"{out} · seed {manifest['recipe']['seed']}", title_justify="left")
+    manifest = stages.data(settings)
+    table = Table(title=f"{settings.out} · seed {manifest['recipe']['seed']}", title_justify="left")
     columns = ("records", "without_answer", "removed_exact", "removed_near", "train", "heldout")
     table.add_column("source", no_wrap=True)
     for title in ("records", "no answer", "exact", "near", "train", "held out"):
@@ -85,3 +75,4 @@ def build(
     for what, names in (("Sources", manifest["missing"]), ("Tests", audit["missing"])):
         if names:
             typer.secho(f"{what} not found and left out: {', '.join(names)}.", fg="yellow")
+    next_step(f"recurtrace train RECIPE --set data={settings.out}")

@@ -4,17 +4,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-# The paper's scales: layers, hidden size, MLP width, heads, tied embeddings (8 key/value heads of 128 throughout).
-QWEN3_SCALES = {
-    "0.6B": (28, 1024, 3072, 16, True),
-    "1.7B": (28, 2048, 6144, 16, True),
-    "4B": (36, 2560, 9728, 32, True),
-    "8B": (36, 4096, 12288, 32, False),
-}
-
 
 def demo() -> None:
-    """Show what one loop, more loops and adaptive depth do to the embedded model's answers."""
+    """Show the embedded model's answers at one loop, at more loops and at adaptive depth."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging
@@ -67,23 +59,17 @@ def demo() -> None:
 
 
 def _scales() -> Table:
-    from transformers import Qwen3Config
-
     from recurtrace.model import RecurTraceConfig
     from recurtrace.model.cost import cost_of
-    from recurtrace.model.families import choose_block
+    from recurtrace.model.families import QWEN3
 
     table = Table("Qwen3", "looped block", "base", "added", "share", "FLOPs at 2, 4, 8 loops")
-    for scale, (layers, hidden, mlp, heads, tied) in QWEN3_SCALES.items():
-        base = Qwen3Config(
-            vocab_size=151936, num_hidden_layers=layers, hidden_size=hidden, intermediate_size=mlp,
-            num_attention_heads=heads, num_key_value_heads=8, head_dim=128, tie_word_embeddings=tied,
-        )  # fmt: skip
-        config = RecurTraceConfig(text_config=base, loop_start=choose_block(base))
+    for name, scale in QWEN3.items():
+        config = RecurTraceConfig(text_config=scale.config(), loop_start=scale.loop_start)
         cost = cost_of(config)
         table.add_row(
-            scale,
-            f"{config.block.start}–{config.block.stop - 1} of {layers}",
+            name,
+            f"{config.block.start}–{config.block.stop - 1} of {scale.layers}",
             f"{cost.parameters.base / 1e6:,.1f} M",
             f"{cost.parameters.added / 1e6:,.1f} M",
             f"{cost.parameters.share:.2%}",

@@ -6,43 +6,60 @@ from typing import Annotated
 
 import typer
 
-from recurtrace.cli.options import Dtype
+from recurtrace.assets import place
+from recurtrace.depths import parse_depth
 from recurtrace.errors import RecurTraceError
+from recurtrace.stages.settings import Dtype
 
 
 def generate(
-    model: Annotated[str, typer.Argument(help="Folder or hub id of a looped model.")],
+    model: Annotated[str, typer.Argument(help="Folder or hub id of a looped model, or embedded/loop.")],
     prompt: Annotated[str, typer.Argument(help="The prompt; - reads it from standard input.")],
-    loops: Annotated[str | None, typer.Option(help="Depth: a number, or adaptive. Default: the model's own.")] = None,
-    max_new_tokens: Annotated[int, typer.Option(min=1, help="Most tokens to write.")] = 64,
-    temperature: Annotated[float, typer.Option(min=0, help="0 is greedy.")] = 0.0,
-    top_p: Annotated[float, typer.Option(min=0, max=1, help="Nucleus for sampling.")] = 1.0,
+    loops: Annotated[
+        str | None,
+        typer.Option(
+            help="Depth: a number, or adaptive. Default: adaptive if the model has a head, otherwise its fixed depth."
+        ),
+    ] = None,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Largest number of new tokens.")] = 64,
+    temperature: Annotated[float, typer.Option(min=0, help="Sampling temperature; 0 is greedy.")] = 0.0,
+    top_p: Annotated[float, typer.Option(min=0, max=1, help="Probability mass for nucleus sampling.")] = 1.0,
     seed: Annotated[int, typer.Option(help="Seed for sampling.")] = 0,
-    head: Annotated[str | None, typer.Option(help="Adaptive: the halting head's name, if not the model's own.")] = None,
-    min_depth: Annotated[int | None, typer.Option(help="Adaptive: floor of the depth.")] = None,
-    max_depth: Annotated[int | None, typer.Option(help="Adaptive: budget of the depth.")] = None,
-    threshold: Annotated[float | None, typer.Option(help="Adaptive: stop below this probability to continue.")] = None,
+    head: Annotated[
+        str | None, typer.Option(help="Adaptive: name of the halting head. Default: the model's own head.")
+    ] = None,
+    min_depth: Annotated[int | None, typer.Option(help="Adaptive: smallest depth.")] = None,
+    max_depth: Annotated[int | None, typer.Option(help="Adaptive: largest depth.")] = None,
+    threshold: Annotated[
+        float | None, typer.Option(help="Adaptive: stop once the probability of continuing is below this.")
+    ] = None,
     chat: Annotated[bool, typer.Option("--chat", help="Wrap the prompt in the tokenizer's chat template.")] = False,
-    base: Annotated[str | None, typer.Option(help="Where the base is, if not where the adapter says.")] = None,
-    check_base: Annotated[bool, typer.Option(help="Refuse a base with other weights than the adapter's.")] = True,
-    dtype: Annotated[Dtype, typer.Option(help="Type of the weights: auto is the checkpoint's own.")] = "auto",
-    device: Annotated[str, typer.Option(help="cpu, cuda, …; auto is the best there is.")] = "auto",
+    base: Annotated[
+        str | None, typer.Option(help="Folder or hub id of the base. Default: the one that the adapter names.")
+    ] = None,
+    check_base: Annotated[
+        bool, typer.Option(help="Refuse a base with other weights than the adapter was made on.")
+    ] = True,
+    dtype: Annotated[Dtype, typer.Option(help="Type of the weights; auto keeps that of the checkpoint.")] = "auto",
+    device: Annotated[str, typer.Option(help="Device, such as cpu or cuda; auto takes the best available.")] = "auto",
 ) -> None:
-    """Continue a prompt; tokens appear as they come, the chosen depth below them."""
+    """Continue a prompt. Prints tokens as they are generated, then the depth that was run."""
     text = sys.stdin.read() if prompt == "-" else prompt
     if not text.strip():
         raise RecurTraceError("the prompt is empty; give at least one word.")
-    depth = parse_loops(loops)
+    depth = parse_depth(loops)
+    model = place(model)
 
     import torch
     from transformers import TextStreamer
 
     from recurtrace.model import RecurTraceCache
+    from recurtrace.model.base import read_looped_config
     from recurtrace.model.depth import check_request
-    from recurtrace.model.loading import load_config, load_looped
+    from recurtrace.model.loading import load_looped
 
     bounds = {"min_depth": min_depth, "max_depth": max_depth, "threshold": threshold}
-    check_request(depth, head, bounds, load_config(model), batch_size=1)  # refused before gigabytes are read
+    check_request(depth, head, bounds, read_looped_config(model), batch_size=1)  # refused before gigabytes are read
     looped, tokenizer = load_looped(model, base, device, check_base=check_base, dtype=dtype)
     if chat:
         if not tokenizer.chat_template:
@@ -73,12 +90,3 @@ def generate(
     how = f"chosen by the halting head{f' {head}' if head else ''}" if adaptive else "fixed"
     chosen = f"depth {cache.depths[0]} ({how})"  # type: ignore[index]
     typer.secho(f"{chosen} · {new} tokens · {new / seconds:.1f} tokens/s", dim=True, err=True)
-
-
-def parse_loops(loops: str | None) -> int | str | None:
-    if loops is None or loops == "adaptive":
-        return loops
-    try:
-        return int(loops)
-    except ValueError:
-        raise RecurTraceError(f"--loops takes a whole number or adaptive, got {loops!r}.") from None

@@ -5,12 +5,13 @@ from typing import Annotated
 
 import typer
 
+from recurtrace.assets import place
 from recurtrace.errors import RecurTraceError
 
 
 def info(
     model: Annotated[str, typer.Argument(help="Folder or hub id of a looped model, or of a base to be converted.")],
-    context: Annotated[int, typer.Option(min=1, help="Context length the FLOPs are stated for.")] = 512,
+    context: Annotated[int, typer.Option(min=1, help="Context length for which FLOPs are stated.")] = 512,
     loop_start: Annotated[int | None, typer.Option(help="For a base: the first looped layer.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -20,7 +21,7 @@ def info(
     from recurtrace.model.base import read_config
     from recurtrace.model.families import check_family, choose_block
 
-    config = read_config(model)
+    config = read_config(place(model))
     if not isinstance(config, RecurTraceConfig):
         check_family(config)
         start = choose_block(config, loop_start)

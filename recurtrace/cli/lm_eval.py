@@ -8,10 +8,10 @@ from recurtrace.errors import RecurTraceError
 
 
 def lm_eval(context: typer.Context) -> None:
-    """Run lm-evaluation-harness with RecurTrace models in it.
+    """Run lm-evaluation-harness on RecurTrace models.
 
-    What follows is the harness's own command line: `recurtrace lm-eval run --model recurtrace --model_args
-    pretrained=DIR,loops=4 --tasks …`.
+    Everything after `lm-eval` is the harness's own command line: `recurtrace lm-eval run --model recurtrace
+    --model_args pretrained=DIR,loops=4 --tasks …`.
     """
     try:
         from lm_eval.__main__ import cli_evaluate

@@ -1,5 +1,22 @@
-"""Choices that several commands share."""
+"""What several commands share: options, and the line that says what is usually done next."""
 
-from typing import Literal
+import os
+from pathlib import Path
+from typing import Annotated
 
-Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+import typer
+
+DataDir = Annotated[Path | None, typer.Option(help="Folder with the datasets, instead of the hub.")]
+Changes = Annotated[
+    list[str] | None, typer.Option("--set", help="Change a field of the recipe, e.g. --set steps=100; may be repeated.")
+]
+
+
+def next_step(*commands: str) -> None:
+    for i, command in enumerate(commands):
+        typer.secho(f"{'Next:' if i == 0 else '     '}  {command}", dim=True)
+
+
+def is_main_process() -> bool:
+    """Of those that a launcher started; only it prints."""
+    return int(os.environ.get("RANK", "0")) == 0

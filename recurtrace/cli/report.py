@@ -1,18 +1,17 @@
 """`recurtrace report`: tables and figures of a folder of results."""
 
-from pathlib import Path
-from typing import Annotated
-
 import typer
 
+from recurtrace import stages
+from recurtrace.cli.fields import stage_command
+from recurtrace.cli.options import next_step
 
-def report(
-    folder: Annotated[Path, typer.Argument(help="Folder with analysis/, evaluations/, runs/, probe.json, cost.json.")],
-    out: Annotated[Path | None, typer.Option(help="Where to write; default FOLDER/report.")] = None,
-    title: Annotated[str, typer.Option(help="Heading of the page.")] = "RecurTrace report",
-) -> None:
+
+@stage_command(stages.ReportSettings)
+def report(settings: stages.ReportSettings) -> None:
     """Write the paper's tables and figures as Markdown, LaTeX and one self-contained HTML page."""
-    from recurtrace.report.render import report as run
-
-    for file in run(folder, out or folder / "report", title):
+    written = stages.report(settings)
+    for file in written:
         typer.echo(str(file))
+    page = next(file for file in written if file.suffix == ".html")
+    next_step(f"open {page} in a browser")

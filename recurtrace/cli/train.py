@@ -5,55 +5,59 @@ from typing import Annotated
 
 import typer
 
-Changes = Annotated[
-    list[str] | None, typer.Option("--set", help="Change a field of the recipe, e.g. --set steps=100; may be repeated.")
+from recurtrace import stages
+from recurtrace.cli.options import Changes, is_main_process, next_step
+from recurtrace.records import Budget
+from recurtrace.training.recipe import PretrainRecipe, TrainRecipe
+
+RecipeFile = Annotated[
+    Path, typer.Argument(help="A YAML file, or the name of a shipped recipe (`recurtrace recipes list`).")
 ]
 
 
 def train(
-    recipe: Annotated[Path, typer.Argument(help="What to train, a YAML file as in recipes/.")],
+    recipe: RecipeFile,
     changes: Changes = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Load and train nothing; say what it would take.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Load and train nothing; print the memory and FLOPs the run would take.")
+    ] = False,
 ) -> None:
     """Train the loop modules of a model, or a baseline under the same budget.
 
-    The same command goes on after a kill. For several processes: `accelerate launch --config_file … -m recurtrace train
-    RECIPE`.
+    The same command resumes after an interruption. For several processes: `accelerate launch --config_file … -m
+    recurtrace train RECIPE`.
     """
-    from recurtrace.training.recipe import TrainRecipe
-
     made = TrainRecipe.read_with(recipe, changes or [])
     if dry_run:
         from recurtrace.cli.dry_run import print_estimate
 
         print_estimate(made)
         return
-    from recurtrace.training.run import train as run
-
-    _finish(run(made))
-
-
-def pretrain(
-    recipe: Annotated[Path, typer.Argument(help="What to make, a YAML file as in recipes/.")],
-    changes: Changes = None,
-) -> None:
-    """Make a small base from random weights, on text generated in its own little world."""
-    from recurtrace.training.recipe import PretrainRecipe
-    from recurtrace.training.run import pretrain as run
-
-    _finish(run(PretrainRecipe.read_with(recipe, changes or [])))
-
-
-def _finish(folder: Path) -> None:
-    import json
-    import os
-
-    if int(os.environ.get("RANK", "0")) != 0:
+    budget = stages.train(made)
+    if not is_main_process():
         return
-    budget = json.loads((folder.parent / "budget.json").read_text(encoding="utf-8"))
+    folder = _finish(made, budget)
+    if made.method in ("loop", "plain_loop"):
+        next_step(f"recurtrace sweep {folder} --data {made.data} --split train --count 5000 --out sweeps/train")
+    else:
+        next_step(f"recurtrace evaluate {folder} --data {made.data} --loops 1 --out evaluations/{made.method}")
+
+
+def pretrain(recipe: RecipeFile, changes: Changes = None) -> None:
+    """Train a small base from random weights, on generated text."""
+    made = PretrainRecipe.read_with(recipe, changes or [])
+    budget = stages.pretrain(made)
+    if is_main_process():
+        folder = _finish(made, budget)
+        next_step(f"recurtrace convert {folder} --loop-start LAYER --out looped")
+
+
+def _finish(recipe: TrainRecipe | PretrainRecipe, budget: Budget) -> Path:
     typer.echo(
-        f"{budget['steps']:,} steps, {budget['tokens']:,} tokens, {budget['trained_parameters']:,} of "
-        f"{budget['parameters']:,} parameters trained, {budget['total_flops']:.2e} FLOPs, "
-        f"{budget['seconds'] / 60:.1f} minutes, peak {budget['peak_bytes'] / 2**30:.2f} GiB."
+        f"{budget.steps:,} steps, {budget.tokens:,} tokens, {budget.trained_parameters:,} of {budget.parameters:,} "
+        f"parameters trained, {budget.total_flops:.2e} FLOPs, {budget.seconds / 60:.1f} minutes, peak "
+        f"{budget.peak_bytes / 2**30:.2f} GiB."
     )
-    typer.echo(f"The model is in {folder}, the budget and the history beside it.")
+    folder = recipe.out / "model"
+    typer.echo(f"The model is in {folder}; budget.json and history.json are beside it.")
+    return folder

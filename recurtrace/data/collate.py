@@ -1,12 +1,11 @@
-"""Examples into tensors: tokenised, with labels on the answer only, packed for training or padded for evaluation.
+"""Examples into tensors: tokenised, with labels on the answer only, padded for evaluation (packed: packing.py).
 
 An answer is never truncated. A prompt that leaves too little room for it loses tokens at its left end, where a long
 context begins, and keeps what the tokenizer puts in front (BOS); an example whose answer would leave fewer than
 MIN_PROMPT prompt tokens is dropped. `Lengths` counts both.
 """
 
-from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +18,6 @@ from recurtrace.errors import RecurTraceError
 
 IGNORED = -100  # the label of a position without loss, as in transformers
 MIN_PROMPT = 16
-OPEN_PACKS = 64
 
 
 @dataclass(frozen=True)
@@ -29,6 +27,17 @@ class Encoded:
     input_ids: list[int]
     prompt_length: int
     example: Example | None = None
+
+    @property
+    def source(self) -> Example:
+        """The example it was made of."""
+        assert self.example is not None  # only a packed row, read back from disk, has lost it
+        return self.example
+
+    @property
+    def answer_tokens(self) -> int:
+        """Without the end of the text."""
+        return len(self.input_ids) - self.prompt_length - 1
 
     @property
     def labels(self) -> list[int]:
@@ -106,51 +115,10 @@ def _leading_special(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     bare, whole = (tokenizer("x", add_special_tokens=added)["input_ids"] for added in (False, True))
     if whole[len(whole) - len(bare) :] != bare:
         raise RecurTraceError(
-            "the tokenizer puts tokens behind a text, so an answer cannot follow its prompt; switch that off "
+            "the tokenizer appends tokens to a text, so an answer cannot follow its prompt; switch that off "
             "(add_eos_token=False)."
         )
     return whole[: len(whole) - len(bare)]
-
-
-def pack(encoded: Iterable[Encoded], max_length: int) -> Iterator[list[Encoded]]:
-    """Examples put together in rows of at most `max_length` tokens, as they come.
-
-    Best fit among OPEN_PACKS rows: an example goes where it leaves the least room, and the fullest row is let go.
-    """
-    open_packs: list[tuple[int, int, list[Encoded]]] = []  # room, number (which settles ties), members; sorted
-    for number, item in enumerate(encoded):
-        size = len(item.input_ids)
-        if size > max_length:
-            raise RecurTraceError(
-                f"an example of {size} tokens does not fit in {max_length}; encode it to that length."
-            )
-        place = bisect_left(open_packs, (size, -1, []))
-        room, first, members = open_packs.pop(place) if place < len(open_packs) else (max_length, number, [])
-        insort(open_packs, (room - size, first, [*members, item]))
-        if len(open_packs) > OPEN_PACKS:
-            yield open_packs.pop(0)[2]
-    yield from (members for _, _, members in sorted(open_packs, key=lambda row: row[1]))
-
-
-def collate_packed(
-    packs: Sequence[Sequence[Encoded]], max_length: int, pad_id: int, one_row: bool = False
-) -> dict[str, Tensor]:
-    """Rows of packed examples. Positions restart with every example: by them attention keeps examples apart.
-
-    The rest of a row is filled up as one more sample without labels, so that every batch has the same shape. Flash
-    attention looks for restarts in a batch of one row only, so for it all are put behind each other (`one_row`).
-    """
-    rows: dict[str, list[list[int]]] = {"input_ids": [], "position_ids": [], "labels": []}
-    for members in packs:
-        used = sum(len(member.input_ids) for member in members)
-        rest = max_length - used
-        rows["input_ids"].append([i for member in members for i in member.input_ids] + [pad_id] * rest)
-        rows["position_ids"].append([i for member in members for i in range(len(member.input_ids))] + [*range(rest)])
-        # The first token of an example has no loss: the last of the one before would have to predict it.
-        labels = [label for member in members for label in [IGNORED, *member.labels[1:]]]
-        rows["labels"].append(labels + [IGNORED] * rest)
-    batch = {name: torch.tensor(values) for name, values in rows.items()}
-    return {name: values.view(1, -1) for name, values in batch.items()} if one_row else batch
 
 
 def collate_aligned(encoded: Sequence[Encoded], pad_id: int) -> tuple[dict[str, Tensor], int]:

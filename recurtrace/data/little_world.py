@@ -11,10 +11,9 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from recurtrace.data.example import Example
-from recurtrace.data.synthetic import TASKS, Sizes, draw, item, symbol_pool
+from recurtrace.data.synthetic import PRETRAIN_STEPS, TASKS, Sizes, draw, item, symbol_pool
 
 SMALL = Sizes(symbols=24, test_symbols=8, mapping=6, registers=3, largest_start=6, operands=(2, 5), modulus=7)
-PRETRAIN_STEPS = (1, 1, 1, 1, 2, 2, 2, 3, 3, 4)  # fewer than stage 1 asks for, so that depth has something to add
 WALK = 6  # symbols that a walk writes down
 
 ANIMALS = ("fox", "bird", "fish", "cat", "dog", "bear", "frog", "goat", "hare", "mole")

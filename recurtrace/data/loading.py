@@ -37,7 +37,7 @@ class Loaded:
 
 def find_task(name: str) -> Task:
     if name not in TASKS:
-        raise RecurTraceError(f"there is no task {name!r}; `recurtrace data list` shows those there are.")
+        raise RecurTraceError(f"there is no task {name!r}; `recurtrace data list` shows all tasks.")
     return TASKS[name]
 
 
@@ -104,18 +104,18 @@ def _folder_records(task: Task, split: str, data_dir: Path) -> Iterator[Record]:
     missing = [file for file in files if not file.is_file()]
     if missing == files:
         raise MissingDataError(
-            f"the {split} data of {task.name} should be in {str(files[0])!r}, which is not there; put it there, "
-            "or leave out --data-dir to load from the hub."
+            f"the {split} data of {task.name} should be in {str(files[0])!r}, which does not exist; put it "
+            "there, or leave out --data-dir to load from the hub."
         )
     for file in missing:
-        logger.warning("%s is not there; %s goes on without it.", file, task.name)
+        logger.warning("%s does not exist; %s continues without it.", file, task.name)
     for file in (file for file in files if file not in missing):
         with file.open(encoding="utf-8") as lines:
             for number, line in enumerate(lines, start=1):
                 try:
                     yield json.loads(line)
                 except json.JSONDecodeError as error:
-                    raise RecurTraceError(f"line {number} of {file} is not JSON; mend or remove it.") from error
+                    raise RecurTraceError(f"line {number} of {file} is not JSON; correct or remove it.") from error
 
 
 def _hub_records(task: Task, split: str, revision: str | None) -> Iterator[Record]:

@@ -8,7 +8,7 @@ A folder holds
     removed/<task>.jsonl                   what the audit took out, each with the test item it repeats
 
 Sources are built one after another, and a finished one is not built again: the manifest names it with the hashes of
-its files, so a killed build goes on where it was.
+its files, so an interrupted build resumes where it was.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ import json
 import platform
 import random
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -33,7 +33,7 @@ from recurtrace.data.loading import MissingDataError, find_task, load
 from recurtrace.data.overlap import THRESHOLD, OverlapIndex
 from recurtrace.data.synthetic import PAPER, Sizes
 from recurtrace.errors import RecurTraceError
-from recurtrace.files import holds_something, load_manifest, write_json, writing
+from recurtrace.files import claim, holds_something, load_manifest, write_json, writing
 from recurtrace.recipe import Recipe
 
 MANIFEST = "manifest.json"
@@ -59,7 +59,7 @@ class Source(Recipe):
     count: PositiveInt | None = None
     """Training examples to take, by seed; all there are if left out."""
     revision: str | None = None
-    """Commit of the hub dataset, to load the same data for ever."""
+    """Commit of the hub dataset, so that the same data is loaded every time."""
 
 
 class MixtureRecipe(Recipe):
@@ -80,14 +80,14 @@ class MixtureRecipe(Recipe):
     def _check(self) -> "MixtureRecipe":
         names = [source.task for source in self.sources]
         if twice := [name for name, times in Counter(names).items() if times > 1]:
-            raise ValueError(f"{twice[0]} is there twice; give it one count")
+            raise ValueError(f"{twice[0]} is listed twice; list it once, with one count")
         for name in names:
             if "train" not in find_task(name).splits:
                 trainable = ", ".join(task.name for task in suite("training"))
                 raise ValueError(f"{name} is for testing only; train on {trainable}")
         for source in self.sources:
             if TASKS[source.task].streamed and source.count is None:
-                raise ValueError(f"{source.task} has no end; give it a count")
+                raise ValueError(f"{source.task} is streamed without an end; give it a count")
         for name in self.audit:
             if "test" not in find_task(name).splits:
                 raise ValueError(f"{name} has no test split to audit against")
@@ -122,7 +122,7 @@ def build(
             manifest["missing"].append(source.task)
         _write_manifest(out, manifest)
     if not manifest["sources"]:
-        raise RecurTraceError("none of the recipe's sources was found, so there is no mixture.")
+        raise RecurTraceError("none of the recipe's sources was found; check --data-dir or the network.")
     manifest["complete"] = True
     _write_manifest(out, manifest)
     return manifest
@@ -153,42 +153,15 @@ def read_examples(
     return [Example(**{**row, "choices": tuple(row["choices"]), "aliases": tuple(row["aliases"])}) for row in rows]
 
 
-def gather(
-    data: str,
-    data_dir: Path | None,
-    count: int | None = None,
-    seed: int = 0,
-    split: str | None = None,
-    only: Sequence[str] | None = None,
-) -> list[Example]:
-    """Examples of a mixture's folder, or of tasks (`a,b`), by what they may be used for.
+def is_mixture(data: str | Path) -> bool:
+    return (Path(data) / MANIFEST).is_file()
 
-    heldout: kept from training, which only a mixture knows. train: what may be trained on. test: the test of each task,
-    at a mixture's own sizes. Left out, it is a mixture's heldout or the tasks' train.
 
-    `count` is how many the caller will use; a generated or streamed task gives no more of these. `only` are the tasks
-    of a mixture to take.
-    """
-    sizes = PAPER
-    if (Path(data) / MANIFEST).is_file():
-        if split != "test":
-            return read_examples(Path(data), "train" if split == "train" else "heldout", only)
-        manifest = _read_manifest(Path(data))
-        tasks = [find_task(name) for name in only or manifest["sources"]]
-        sizes = MixtureRecipe.check(manifest["recipe"], data).sizes
-    else:
-        tasks = [find_task(name.strip()) for name in data.split(",")]
-        if split == "heldout":
-            raise RecurTraceError(
-                "what was held out only a mixture knows; name the folder of one, or ask for the train or test split."
-            )
-    role = "test" if split == "test" else "train"
-    limits = {task.name: count if task.endless and role == "train" else None for task in tasks}
-    return [
-        example
-        for task in tasks
-        for example in load(task.name, role, data_dir, limits[task.name], seed, sizes).examples
-    ]
+def mixture_recipe(folder: Path) -> MixtureRecipe:
+    """What a built mixture was made of, as far as its sources were found."""
+    manifest = _read_manifest(folder)
+    recipe = MixtureRecipe.check(manifest["recipe"], str(folder))
+    return recipe.model_copy(update={"sources": [s for s in recipe.sources if s.task in manifest["sources"]]})
 
 
 def _build_source(
@@ -292,29 +265,15 @@ def _facts(out: Path, name: str) -> dict[str, Any]:
 
 
 def _begin(recipe: MixtureRecipe, out: Path, overwrite: bool) -> dict[str, Any]:
-    written = json.loads(recipe.model_dump_json())
-    fresh = {
-        "recipe": written,
-        "versions": {
-            "python": platform.python_version(),
-            **{package: version(package) for package in ("recurtrace", "datasets", "pyarrow")},
-        },
-        "complete": False,
-        "audit": {},
-        "missing": [],
-        "sources": {},
+    versions = {package: version(package) for package in ("recurtrace", "datasets", "pyarrow")}
+    what = {
+        "recipe": json.loads(recipe.model_dump_json()),
+        "versions": {"python": platform.python_version(), **versions},
     }
-    if overwrite or not (out / MANIFEST).exists():
-        if not overwrite and holds_something(out):
-            raise RecurTraceError(f"{str(out)!r} is not empty and holds no mixture; choose another folder.")
+    fresh = {**what, "complete": False, "audit": {}, "missing": [], "sources": {}}
+    if overwrite and ((out / MANIFEST).is_file() or not holds_something(out)):
         return fresh
-    found = _read_manifest(out)
-    if found["recipe"] != written or found["versions"] != fresh["versions"]:
-        what = "recipe" if found["recipe"] != written else "version of this software or its libraries"
-        raise RecurTraceError(
-            f"{str(out)!r} holds a mixture of another {what}; choose another folder, or pass --overwrite."
-        )
-    return found
+    return claim(out, MANIFEST, what, "mixture", "or pass --overwrite") or fresh
 
 
 def _read_manifest(folder: Path) -> dict[str, Any]:

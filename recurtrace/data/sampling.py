@@ -1,4 +1,4 @@
-"""Samples of a test set: stratified by bucket, and cut into disjoint evaluation seeds."""
+"""Samples of a test set: stratified by task and bucket, and cut into disjoint evaluation seeds."""
 
 import random
 from collections import defaultdict
@@ -12,14 +12,14 @@ ITEMS_PER_SEED = 300
 
 
 def stratified_order(examples: Sequence[Example], seed: int = 0) -> list[Example]:
-    """All examples in a seeded order of which every stretch holds the buckets in their shares.
+    """All examples in a seeded order of which every stretch holds each task's buckets in their shares.
 
-    Each bucket is shuffled and spread evenly over [0, 1); the order is that of the places.
+    Each bucket of a task is shuffled and spread evenly over [0, 1); the order is that of the places.
     """
     rng = random.Random(f"{seed} stratified")
-    buckets: dict[str, list[Example]] = defaultdict(list)
+    buckets: dict[tuple[str, str], list[Example]] = defaultdict(list)
     for example in examples:
-        buckets[example.bucket].append(example)
+        buckets[example.task, example.bucket].append(example)
     placed = []
     for bucket in sorted(buckets):
         members = rng.sample(buckets[bucket], len(buckets[bucket]))
@@ -39,8 +39,8 @@ def evaluation_seeds(
     """Disjoint samples, each of them stratified; which items they are depends on `seed` alone."""
     if len(examples) < seeds * per_seed:
         raise RecurTraceError(
-            f"{seeds} seeds of {per_seed} items need {seeds * per_seed} different ones, and there are {len(examples)}; "
-            "ask for fewer seeds or items."
+            f"{seeds} seeds of {per_seed} items need {seeds * per_seed} different ones, but there are {len(examples)}; "
+            "lower seeds or per_seed."
         )
     order = stratified_order(examples, seed)
     return [order[number * per_seed : (number + 1) * per_seed] for number in range(seeds)]

@@ -23,6 +23,7 @@ logger = logging.getLogger(__name__)
 Split = Literal["train", "test", "pretrain"]
 
 TRAIN_STEPS = range(2, 9)  # k of a training item, up to the eight-loop clamp
+PRETRAIN_STEPS = (1, 1, 1, 1, 2, 2, 2, 3, 3, 4)  # of the embedded base: fewer than stage 1 asks for
 TEST_STEPS = range(2, 17, 2)  # the test's buckets; those above 8 are the extrapolation
 TEST_ITEMS_PER_BUCKET = 500
 TRAIN_ITEMS = 150_000

@@ -1,9 +1,8 @@
-"""All that the paper says of adaptive depth, computed from two sweeps and the heads of one model, as one JSON file."""
+"""All that the paper says of adaptive depth, computed from two sweeps and the heads of one model."""
 
-import math
 from collections.abc import Mapping
-from dataclasses import asdict
-from typing import Any
+from dataclasses import asdict, replace
+from typing import Literal
 
 import numpy as np
 
@@ -20,182 +19,242 @@ from recurtrace.evaluation.statistics import (
     transitions,
 )
 from recurtrace.halting.calibrate import calibrate
-from recurtrace.halting.comparison import Head, Result, compare
-from recurtrace.halting.oracle import continue_labels
+from recurtrace.halting.comparison import Result, compare
+from recurtrace.halting.oracle import Oracle
 from recurtrace.halting.policies import at_depths, signal_values, stop_depths
 from recurtrace.halting.sweep_files import Sweep
+from recurtrace.model.heads import Head
+from recurtrace.records import (
+    Analysis,
+    BucketResult,
+    DeepenedItems,
+    FixedResult,
+    Fold,
+    HeadAnalysis,
+    LeaveOneOut,
+    MethodResult,
+    OperatingPointResult,
+    TaskResult,
+    Transition,
+    WorkedItem,
+    known,
+)
 
-FOLDS = 8
 TASK_DEPTHS = (1, 2, 4, 6, 8)
 
 
 def analyse(
-    heldout: Sweep, test: Sweep, heads: Mapping[str | None, Head], probe_depths: list[int], margin: float = 0.01
-) -> dict[str, Any]:
-    """The comparison of methods and, where the model has a head of its own, everything about that head."""
-    seeds = evaluation_seeds(test)
-    results = {result.method.name: result for result in compare(heldout, test, heads)}
+    heldout: Sweep, test: Sweep, heads: Mapping[str | None, Head], *, oracle: Oracle, supervised: list[int]
+) -> Analysis:
+    """The comparison of methods and, where the model has a head of its own, everything about that head.
+
+    `oracle` and the `supervised` depths are those the head was trained on.
+    """
+    seeds = test.folds()
+    results = {result.method.name: result for result in compare(heldout, test, heads, oracle)}
     best = max((r for r in results.values() if r.method.signal == "fixed"), key=lambda r: r.accuracy)
-    found: dict[str, Any] = {
-        "model": test.manifest.get("model"),
-        "data": test.manifest["data"],
-        "items": len(test),
-        "depths": len(test.depths),
-        "seeds": len(np.unique(seeds)),
-        "heldout_items": len(heldout),
-        "best_fixed": best.method.name,
-        "methods": [_row(result, best, seeds) for result in results.values()],
-        "fixed": [{"depth": t, **_means(test, t)} for t in test.depths],
-    }
-    if None not in heads:
+    found = Analysis(
+        model=test.manifest.model,
+        data=test.manifest.data,
+        items=len(test),
+        depths=len(test.depths),
+        seeds=len(np.unique(seeds)),
+        heldout_items=len(heldout),
+        best_fixed=best.method.name,
+        methods=[_method(result, best, seeds) for result in results.values()],
+        fixed=[_fixed(test, t) for t in test.depths],
+    )
+    own = results.get("recurtrace")
+    if own is None:
         return found
-    own, labels = results["recurtrace"], continue_labels(test["loss"], margin)
+    labels = oracle.labels(test["loss"])
     probs = signal_values(test, "head", heads[None])
-    threshold = own.threshold or 0.0
-    right_at_one = test["correct"][:, 0]
-    change = transitions(best.correct, own.correct)
-    floor = own.floor
-    found |= {
-        "threshold": threshold,
-        "floor": floor,
-        "transition": {**asdict(change), "net": change.net, "points": change.points, "p_value": change.p_value},
-        "histogram": depth_histogram(own.depths),
-        "head_calibration": [asdict(row) for row in head_calibration(probs, labels, probe_depths, threshold)],
-        "deepened": _deepened(own, test, labels),
-        "composition": asdict(
-            composition(
-                own.depths,
-                right_at_one,
-                [f"{item['task']} {item['bucket']}".strip() for item in test.items],
-                np.array([item["answer_tokens"] for item in test.items]),
-                floor,
-            )
+    threshold, floor = own.threshold or 0.0, own.floor
+    ceiling = results["ceiling-correct"].accuracy
+    return HeadAnalysis(
+        **vars(found),
+        threshold=threshold,
+        floor=floor,
+        transition=_transition(best, own),
+        histogram=depth_histogram(own.depths),
+        head_calibration=head_calibration(probs, labels, supervised, threshold),
+        deepened=_deepened(own, test, labels),
+        composition=composition(
+            own.depths,
+            test["correct"][:, 0],
+            [f"{item.task} {item.bucket}".strip() for item in test.items],
+            np.array([item.answer_tokens for item in test.items]),
+            floor,
         ),
-        "threshold_sweep": [asdict(row) for row in threshold_sweep(probs, test["correct"], seeds)],
-        "gap_closed": gap_closed(best.accuracy, own.accuracy, results["ceiling-correct"].accuracy)
-        if results["ceiling-correct"].accuracy > best.accuracy
-        else None,
-        "leave_one_out": _leave_one_out(probs, test, seeds, floor),
-        "operating_points": _operating_points(heldout, test, heads[None], probs, own, seeds),
-        "tasks": _tasks(heldout, test, heads),
-    }
-    return _known(found)
+        threshold_sweep=threshold_sweep(probs, test["correct"], seeds),
+        gap_closed=gap_closed(best.accuracy, own.accuracy, ceiling) if ceiling > best.accuracy else None,
+        leave_one_out=_leave_one_out(probs, test, floor),
+        operating_points=_operating_points(heldout, test, heads[None], probs, own),
+        tasks=_tasks(heldout, test, heads),
+        buckets=_buckets(own, test, oracle),
+        worked=_worked(own, test, probs),
+    )
 
 
-def _known(value: Any) -> Any:
-    """The same with None for what cannot be said, such as the mean of no items: JSON has no NaN."""
-    if isinstance(value, dict):
-        return {key: _known(part) for key, part in value.items()}
-    if isinstance(value, list):
-        return [_known(part) for part in value]
-    return None if isinstance(value, float) and math.isnan(value) else value
+def _fixed(test: Sweep, t: int) -> FixedResult:
+    return FixedResult(t, float(test["correct"][:, t - 1].mean()), known(float(test["loss"][:, t - 1].mean())))
 
 
-def evaluation_seeds(test: Sweep) -> np.ndarray:
-    """[n] the seed of each item; where there are none, eight stretches of the sweep's stratified order."""
-    seeds = np.array([item["seed"] for item in test.items])
-    return seeds if (seeds >= 0).all() else np.arange(len(test)) * FOLDS // len(test)
-
-
-def _means(test: Sweep, t: int) -> dict[str, float]:
-    return {"accuracy": float(test["correct"][:, t - 1].mean()), "nll": float(test["loss"][:, t - 1].mean())}
-
-
-def _row(result: Result, best: Result, seeds: np.ndarray) -> dict[str, Any]:
+def _method(result: Result, best: Result, seeds: np.ndarray) -> MethodResult:
     change = transitions(best.correct, result.correct)
     interval = paired_bootstrap(result.correct * 1.0 - best.correct, seeds)
-    return {
-        "name": result.method.name,
-        "title": result.method.title,
-        "ours": result.method.ours,
-        "accuracy": result.accuracy,
-        "correct": int(result.correct.sum()),
-        "mean_depth": result.mean_depth,
-        "nll": float(result.nll.mean()),
-        "net": change.net,
-        "p_value": change.p_value,
-        "gain_low": interval.low,
-        "gain_high": interval.high,
-        "threshold": result.threshold,
-        "floor": result.floor,
-        "seed_accuracy": by_seed(result.correct, seeds),
-    }
+    return MethodResult(
+        name=result.method.name,
+        title=result.method.title,
+        ours=result.method.ours,
+        accuracy=result.accuracy,
+        correct=int(result.correct.sum()),
+        mean_depth=result.mean_depth,
+        nll=known(float(result.nll.mean())),
+        net=change.net,
+        p_value=change.p_value,
+        gain_low=interval.low,
+        gain_high=interval.high,
+        threshold=result.threshold,
+        floor=result.floor,
+        seed_accuracy=by_seed(result.correct, seeds),
+    )
 
 
-def _deepened(own: Result, test: Sweep, labels: np.ndarray) -> dict[str, Any]:
+def _transition(best: Result, own: Result) -> Transition:
+    change = transitions(best.correct, own.correct)
+    return Transition(**asdict(change), net=change.net, points=change.points, p_value=change.p_value)
+
+
+def _deepened(own: Result, test: Sweep, labels: np.ndarray) -> DeepenedItems:
     found = deepened(own.depths, test["correct"], labels, own.floor)
-    rates: dict[str, float | None] = {}
-    for name in ("precision", "recall", "positive_base_rate", "flip_rate", "flip_base_rate"):
-        try:
-            rates[name] = getattr(found, name)
-        except ZeroDivisionError:  # nothing went deeper, or nothing should have
-            rates[name] = None
-    return {**asdict(found), **rates}
+    return DeepenedItems(
+        **asdict(found),
+        precision=found.precision,
+        recall=found.recall,
+        positive_base_rate=found.positive_base_rate,
+        flip_rate=found.flip_rate,
+        flip_base_rate=found.flip_base_rate,
+    )
 
 
-def _leave_one_out(probs: np.ndarray, test: Sweep, seeds: np.ndarray, floor: int) -> dict[str, Any]:
+def _leave_one_out(probs: np.ndarray, test: Sweep, floor: int) -> LeaveOneOut:
     """Each evaluation seed at the threshold that the others would choose: does the gain hang on its own threshold?
 
     This looks at test items, and chooses nothing: the reported threshold is that of the held-out ones.
     """
-    seeded = Sweep(
-        {**test.manifest, "split": "check"},
-        [{**item, "seed": int(seed)} for item, seed in zip(test.items, seeds, strict=True)],
-        test.arrays,
-    )
-    folds = calibrate(seeded, probs, "head", "nll", floor, len(test.depths)).folds
-    gains = [fold["accuracy_gain"] for fold in folds]
-    return {"mean": float(np.mean(gains)), "low": min(gains), "high": max(gains), "folds": folds}
+    check = replace(test, manifest=replace(test.manifest, split="check"))
+    folds = [Fold(**fold) for fold in calibrate(check, probs, "head", min_depth=floor).folds]
+    gains = [fold.accuracy_gain for fold in folds]
+    return LeaveOneOut(float(np.mean(gains)), min(gains), max(gains), folds)
 
 
 def _operating_points(
-    heldout: Sweep, test: Sweep, head: Head, probs: np.ndarray, own: Result, seeds: np.ndarray
-) -> list[dict[str, Any]]:
+    heldout: Sweep, test: Sweep, head: Head, probs: np.ndarray, own: Result
+) -> list[OperatingPointResult]:
     """The calibrated point, and without a floor the one of best held-out accuracy, where depth is easier to see."""
     values = signal_values(heldout, "head", head)
-    free = calibrate(heldout, values, "head", "accuracy", 1, len(test.depths), folds=0).point
-    points = []
-    for name, threshold, floor in (("main", own.threshold or 0.0, own.floor), ("difficulty", free.threshold, 1)):
-        depths = stop_depths(probs, "head", threshold, floor)
-        gap = hard_easy_gap(depths, test["correct"][:, 0])
-        per_seed = [hard_easy_gap(depths[seeds == s], test["correct"][seeds == s, 0]) for s in np.unique(seeds)]
-        hard = ~test["correct"][:, 0].astype(bool)
-        points.append(
-            {
-                "name": name,
-                "threshold": threshold,
-                "floor": floor,
-                "mean_depth": float(depths.mean()),
-                "accuracy": float(at_depths(test["correct"], depths).mean()),
-                "easy": gap.easy,
-                "hard": gap.hard,
-                "gap": gap.gap,
-                "seeds": [{"easy": one.easy, "hard": one.hard, "gap": one.gap} for one in per_seed],
-                "easy_histogram": depth_histogram(depths[~hard]),
-                "hard_histogram": depth_histogram(depths[hard]),
-            }
+    free = calibrate(heldout, values, "head", select="accuracy", min_depth=1, folds=0).point
+    return [
+        _operating_point("main", test, probs, own.threshold or 0.0, own.floor),
+        _operating_point("difficulty", test, probs, free.threshold, 1),
+    ]
+
+
+def _operating_point(
+    name: Literal["main", "difficulty"], test: Sweep, probs: np.ndarray, threshold: float, floor: int
+) -> OperatingPointResult:
+    depths = stop_depths(probs, "head", threshold, floor)
+    right, seeds = test["correct"][:, 0].astype(bool), test.folds()
+    gap = hard_easy_gap(depths, right)
+    return OperatingPointResult(
+        name=name,
+        threshold=threshold,
+        floor=floor,
+        mean_depth=float(depths.mean()),
+        accuracy=float(at_depths(test["correct"], depths).mean()),
+        easy=gap.easy,
+        hard=gap.hard,
+        gap=gap.gap,
+        seeds=[hard_easy_gap(depths[seeds == seed], right[seeds == seed]) for seed in np.unique(seeds)],
+        easy_histogram=depth_histogram(depths[right]),
+        hard_histogram=depth_histogram(depths[~right]),
+    )
+
+
+def difficulty(bucket: str) -> tuple[str, float]:
+    """How buckets are ordered: `facts=10` comes after `facts=2`."""
+    name, _, number = bucket.partition("=")
+    return name, float(number) if number.replace(".", "", 1).isdigit() else 0.0
+
+
+def _buckets(own: Result, test: Sweep, oracle: Oracle) -> list[BucketResult]:
+    """Every difficulty by itself, over all tasks that have it."""
+    of = np.array([item.bucket for item in test.items])
+    wanted = oracle.depths(test["loss"])
+    return [
+        BucketResult(
+            bucket=bucket,
+            items=int((of == bucket).sum()),
+            mean_depth=float(own.depths[of == bucket].mean()),
+            accuracy=float(own.correct[of == bucket].mean()),
+            fixed=[float(share) for share in test["correct"][of == bucket].mean(axis=0)],
+            oracle_depth=float(wanted[of == bucket].mean()),
         )
-    return points
+        for bucket in sorted({bucket for bucket in of if bucket}, key=difficulty)
+    ]
 
 
-def _tasks(heldout: Sweep, test: Sweep, heads: Mapping[str | None, Head]) -> list[dict[str, Any]]:
+def _worked(own: Result, test: Sweep, probs: np.ndarray) -> list[WorkedItem]:
+    """One item of each kind: the easiest of those where most stop, the hardest of the others; the first of equals."""
+    right, correct = own.correct.astype(bool), test["correct"].astype(bool)
+    kinds: dict[Literal["easy", "deepened", "overthought"], np.ndarray] = {
+        "easy": right & (own.depths == own.floor) & correct[:, -1],
+        "deepened": right & (own.depths > own.floor) & ~correct[:, own.floor - 1],
+        "overthought": right & ~correct[:, -1],
+    }
+    found = []
+    for kind, those in kinds.items():
+        order = sorted(np.flatnonzero(those), key=lambda i: difficulty(test.items[i].bucket), reverse=kind != "easy")
+        for i in order[:1]:
+            item = test.items[i]
+            found.append(
+                WorkedItem(
+                    kind=kind,
+                    id=item.id,
+                    task=item.task,
+                    bucket=item.bucket,
+                    prompt=item.prompt,
+                    reference=item.reference,
+                    answers=item.answers,
+                    correct=correct[i].tolist(),
+                    depth=int(own.depths[i]),
+                    continue_probs=[float(f"{p:.4g}") for p in probs[i]],
+                )
+            )
+    return found
+
+
+def _tasks(heldout: Sweep, test: Sweep, heads: Mapping[str | None, Head]) -> list[TaskResult]:
     """Each task by itself: the head of its name or else the model's, at the threshold of its own held-out items."""
     rows = []
-    for task in sorted({item["task"] for item in test.items}):
+    for task in sorted({item.task for item in test.items}):
         part = test.of_tasks([task])
         head = heads.get(task, heads[None])
-        row: dict[str, Any] = {"task": task, "items": len(part), "own_head": task in heads}
         fixed = {t: float(part["correct"][:, t - 1].mean()) for t in TASK_DEPTHS if t <= len(part.depths)}
-        row |= {
-            "fixed": fixed[max(fixed)],
-            "best": max(fixed.values()),
-            "best_depth": max(fixed, key=lambda t: fixed[t]),
-        }
-        if any(item["task"] == task for item in heldout.items):
+        row = TaskResult(
+            task=task,
+            items=len(part),
+            own_head=task in heads,
+            fixed=fixed[max(fixed)],
+            best=max(fixed.values()),
+            best_depth=max(fixed, key=lambda t: fixed[t]),
+        )
+        if any(item.task == task for item in heldout.items):
             own = heldout.of_tasks([task])
-            budget = len(part.depths)
-            point = calibrate(own, signal_values(own, "head", head), "head", "nll", 1, budget, folds=0).point
+            point = calibrate(own, signal_values(own, "head", head), "head", min_depth=1, folds=0).point
             depths = stop_depths(signal_values(part, "head", head), "head", point.threshold, 1)
-            row |= {"adaptive": float(at_depths(part["correct"], depths).mean()), "mean_depth": float(depths.mean())}
+            adaptive = float(at_depths(part["correct"], depths).mean())
+            row = replace(row, adaptive=adaptive, mean_depth=float(depths.mean()))
         rows.append(row)
     return rows

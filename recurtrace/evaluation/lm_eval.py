@@ -3,7 +3,7 @@
     recurtrace lm-eval run --model recurtrace --model_args pretrained=DIR,loops=adaptive --tasks …
 
 The harness's own Hugging Face model does the work, here at a depth. The harness finds models in its registry and has no
-entry points for others, so importing this module is what registers ours.
+entry points for others, so importing this module is what registers RecurTrace.
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ from lm_eval.api.registry import register_model
 from lm_eval.models.huggingface import HFLM
 from torch import Tensor
 
-from recurtrace.errors import RecurTraceError
+from recurtrace.depths import parse_depth
 from recurtrace.model import RecurTraceForCausalLM
 from recurtrace.model.base import locate_base
 from recurtrace.model.depth import check_loops
@@ -39,11 +39,7 @@ class RecurTraceLM(HFLM):
         model = RecurTraceForCausalLM.from_pretrained(pretrained, base=base, dtype=dtype).to(place)
         named = base or model.config.base_model_name_or_path
         tokenizer = load_tokenizer(pretrained, locate_base(named, pretrained) if named else None)
-        if isinstance(loops, str) and loops != "adaptive":
-            if not loops.isdigit():
-                raise RecurTraceError(f"loops is a whole number or adaptive, got {loops!r}.")
-            loops = int(loops)
-        asked = check_loops(loops, model.config, 1, head)
+        asked = check_loops(parse_depth(loops), model.config, 1, head)
         super().__init__(pretrained=model, tokenizer=tokenizer, device=str(place), **options)
         self.head = head
         self.loops: Any = asked
@@ -85,6 +81,6 @@ class RecurTraceLM(HFLM):
             ids = torch.tensor([[0] * (longest - len(row)) + list(row) for row in batch], device=self.device)
             mask = torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in batch], device=self.device)
             with torch.no_grad():
-                out = self.model(ids, attention_mask=mask, loops="adaptive", head=self.head, logits_to_keep=1)
+                out = self.model(ids, attention_mask=mask, loops="adaptive", head=self.head, return_logits=False)
             chosen |= dict(zip(batch, out.depths.tolist(), strict=True))
         return [chosen[tuple(context[-self.max_length :])] for context in contexts]

@@ -15,6 +15,7 @@ from tqdm import tqdm
 
 from recurtrace.model import RecurTraceForCausalLM
 from recurtrace.model.cost import cost_of
+from recurtrace.records import CostAtDepth, CostReport
 
 DEPTHS = (1, 2, 4, 8, 16)
 
@@ -49,7 +50,7 @@ def measure_cost(
     batch_size: int = 1,
     turns: int = 20,
     depths: Sequence[int] = DEPTHS,
-) -> dict[str, Any]:
+) -> CostReport:
     """Forward passes with the last position's logits, at every depth, against the base's own modules."""
     ids = torch.randint(model.config.get_text_config().vocab_size, (batch_size, tokens), device=model.device)
 
@@ -61,21 +62,21 @@ def measure_cost(
 
     ratios = time_ratios(base, {loops: looped(loops) for loops in depths}, turns)
     cost, itemsize = cost_of(model.config), next(model.parameters()).element_size()
-    return {
-        "base_parameters": cost.parameters.base,
-        "added_parameters": cost.parameters.added,
-        "depths": [
-            {
-                "loops": loops,
-                "layer_passes": cost.layer_passes(loops),
-                "flops_ratio": cost.prefill_ratio(loops, tokens),
-                "time_ratio": ratios[loops],
-                "kv_bytes_per_token": cost.kv_bytes(loops, itemsize),
-            }
+    return CostReport(
+        base_parameters=cost.parameters.base,
+        added_parameters=cost.parameters.added,
+        depths=[
+            CostAtDepth(
+                loops=loops,
+                layer_passes=cost.layer_passes(loops),
+                flops_ratio=cost.prefill_ratio(loops, tokens),
+                time_ratio=ratios[loops],
+                kv_bytes_per_token=cost.kv_bytes(loops, itemsize),
+            )
             for loops in depths
         ],
-        "note": (
+        note=(
             f"{batch_size} × {tokens} tokens, {turns} turns, {model.dtype}, {torch.get_num_threads()} threads of "
             f"{platform.machine()}, {model.device.type}; against the unlooped base in the same run."
         ),
-    }
+    )

@@ -12,6 +12,8 @@ from scipy.stats import binomtest
 from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 
 from recurtrace.errors import RecurTraceError
+from recurtrace.halting.rule import StoppingRule
+from recurtrace.records import Composition, Gap, HeadAtDepth, ThresholdRow
 
 BOOTSTRAP = 10_000
 
@@ -97,18 +99,6 @@ def histogram_mean(histogram: dict[int, int]) -> float:
     return sum(depth * count for depth, count in histogram.items()) / sum(histogram.values())
 
 
-@dataclass(frozen=True)
-class HeadAtDepth:
-    """How well the head tells at one depth who should go on."""
-
-    depth: int
-    supervised: bool
-    positive_share: float
-    balanced_accuracy: float | None
-    auroc: float | None
-    """None where every item has the same label."""
-
-
 def head_calibration(
     continue_probs: np.ndarray, labels: np.ndarray, supervised: Sequence[int], threshold: float, deepest: int = 8
 ) -> list[HeadAtDepth]:
@@ -124,22 +114,10 @@ def head_calibration(
     return rows
 
 
-@dataclass(frozen=True)
-class Gap:
-    """Mean depth of hard items (wrong after one loop) and easy ones."""
-
-    easy: float
-    hard: float
-
-    @property
-    def gap(self) -> float:
-        return self.hard - self.easy
-
-
 def hard_easy_gap(depths: np.ndarray, right_at_one: np.ndarray) -> Gap:
     right = right_at_one.astype(bool)
-    mean = [float(depths[group].mean()) if group.any() else float("nan") for group in (right, ~right)]
-    return Gap(*mean)
+    easy, hard = (float(depths[group].mean()) if group.any() else None for group in (right, ~right))
+    return Gap(easy, hard, hard - easy if easy is not None and hard is not None else None)
 
 
 def by_seed(values: np.ndarray, seeds: np.ndarray) -> dict[int, float]:
@@ -164,25 +142,29 @@ class Deepened:
     """Wrong at the floor and right at some depth."""
 
     @property
-    def precision(self) -> float:
-        return self.oracle_positive / self.items
+    def precision(self) -> float | None:
+        return _share(self.oracle_positive, self.items)
 
     @property
-    def recall(self) -> float:
-        return self.oracle_positive / self.population_positive
+    def recall(self) -> float | None:
+        return _share(self.oracle_positive, self.population_positive)
 
     @property
-    def positive_base_rate(self) -> float:
-        return self.population_positive / self.population
+    def positive_base_rate(self) -> float | None:
+        return _share(self.population_positive, self.population)
 
     @property
-    def flip_rate(self) -> float:
-        return self.flipped / self.items
+    def flip_rate(self) -> float | None:
+        return _share(self.flipped, self.items)
 
     @property
-    def flip_base_rate(self) -> float:
+    def flip_base_rate(self) -> float | None:
         """Most that deepening wrong items blindly could flip."""
-        return self.recoverable / self.wrong_at_floor
+        return _share(self.recoverable, self.wrong_at_floor)
+
+
+def _share(part: int, whole: int) -> float | None:
+    return part / whole if whole else None
 
 
 def deepened(depths: np.ndarray, correct: np.ndarray, labels: np.ndarray, floor: int) -> Deepened:
@@ -201,17 +183,6 @@ def deepened(depths: np.ndarray, correct: np.ndarray, labels: np.ndarray, floor:
     )
 
 
-@dataclass(frozen=True)
-class Composition:
-    """Who the deepened items are, beside all of them."""
-
-    items: int
-    hard: int
-    buckets: dict[str, int]
-    median_answer_tokens: float
-    median_answer_tokens_of_all: float
-
-
 def composition(
     depths: np.ndarray, right_at_one: np.ndarray, buckets: Sequence[str], answer_tokens: np.ndarray, floor: int
 ) -> Composition:
@@ -221,22 +192,9 @@ def composition(
         items=int(deeper.sum()),
         hard=int((deeper & ~right_at_one.astype(bool)).sum()),
         buckets=dict(names.most_common()),
-        median_answer_tokens=float(np.median(answer_tokens[deeper])) if deeper.any() else float("nan"),
+        median_answer_tokens=float(np.median(answer_tokens[deeper])) if deeper.any() else None,
         median_answer_tokens_of_all=float(np.median(answer_tokens)),
     )
-
-
-@dataclass(frozen=True)
-class ThresholdRow:
-    threshold: float
-    mean_depth: float
-    loop_cut: float
-    """Share of the budget's loops that is saved, 1 - mean/T_max; not of all compute."""
-    gap: float
-    gain: int
-    """Right answers more than at the full budget."""
-    seeds_without_loss: int
-    """Evaluation seeds on which nothing is lost against the budget."""
 
 
 THRESHOLDS = (0.01, 0.05, 0.10, 0.20, 0.30, 0.50)
@@ -249,9 +207,7 @@ def threshold_sweep(
     budget = correct.shape[1]
     rows = []
     for threshold in thresholds:
-        halts = continue_probs < threshold
-        halts[:, -1] = True
-        depths = halts.argmax(axis=1) + 1
+        depths = StoppingRule(threshold, max_depth=budget).depths(continue_probs)
         chosen = np.take_along_axis(correct, depths[:, None] - 1, axis=1)[:, 0]
         gains = chosen.astype(int) - correct[:, -1].astype(int)
         rows.append(

@@ -1,1 +1,1 @@
-"""Running a model: which block to loop, which depth to take, what each depth gives."""
+"""When to stop: methods, stopping rule, signals, objectives, oracle, sweeps, heads, thresholds, comparison."""

@@ -13,6 +13,7 @@ import numpy as np
 
 from recurtrace.errors import RecurTraceError
 from recurtrace.halting.policies import at_depths, stop_depths
+from recurtrace.halting.signals import SIGNALS
 from recurtrace.halting.sweep_files import Sweep
 
 Selector = Literal["nll", "accuracy"]
@@ -50,22 +51,24 @@ def calibrate(
     sweep: Sweep,
     values: np.ndarray,
     signal: str,
+    *,
     select: Selector = "nll",
     min_depth: int | None = None,
-    max_depth: int = 16,
+    max_depth: int | None = None,
     tolerance: float = 0.0,
     folds: int = 8,
 ) -> Calibration:
     """Choose floor (unless given) and threshold for a signal [n, T] measured along a held-out sweep."""
-    if sweep.manifest["split"] in ("test", "train"):
+    if sweep.split in ("test", "train"):
         raise RecurTraceError(
-            f"this sweep is of {sweep.manifest['split']} items; thresholds are chosen on held-out ones, so sweep these."
+            f"this is a sweep of {sweep.split} items, but thresholds are chosen on held-out ones; sweep with "
+            "--split heldout."
         )
     sweep.require_every_depth()
     loss, correct = sweep["loss"], sweep["correct"]
     if not np.isfinite(loss).all():
         raise RecurTraceError("the sweep holds losses that are not finite; its model diverged at some depth.")
-    max_depth = min(max_depth, loss.shape[1])
+    max_depth = min(max_depth or loss.shape[1], loss.shape[1])
     floor = best_fixed(loss[:, :max_depth]) if min_depth is None else min_depth
     if not 1 <= floor <= max_depth:
         raise RecurTraceError(f"the floor must lie between 1 and the budget of {max_depth}, got {floor}.")
@@ -75,7 +78,7 @@ def calibrate(
         return best_point(points, select, tolerance)
 
     everything = np.arange(len(sweep))
-    fold_of = _folds(sweep, folds)
+    fold_of = sweep.folds(folds)
     tried = []
     for fold in np.unique(fold_of) if folds > 1 and len(np.unique(fold_of)) > 1 else ():
         inside, point = fold_of == fold, chosen(everything[fold_of != fold])
@@ -114,7 +117,7 @@ def operating_points(
 
 def thresholds(values: np.ndarray, signal: str) -> list[float]:
     """Candidates: hundredths for probabilities, else between the quantiles of what occurs, below and above them all."""
-    if signal in ("head", "top_prob", "margin"):
+    if SIGNALS[signal].probability:
         return [hundredth / 100 for hundredth in range(101)]
     finite = values[np.isfinite(values)]
     if finite.size == 0:
@@ -129,11 +132,3 @@ def best_point(points: list[OperatingPoint], select: Selector, tolerance: float 
     score = (lambda point: -point.nll) if select == "nll" else (lambda point: point.accuracy)
     best = max(map(score, points))
     return min((point for point in points if score(point) >= best - tolerance), key=lambda point: point.mean_depth)
-
-
-def _folds(sweep: Sweep, count: int) -> np.ndarray:
-    """[n] the evaluation seed where there is one, else stretches of the sweep's order, which is stratified."""
-    seeds = np.array([item["seed"] for item in sweep.items])
-    if (seeds >= 0).all():
-        return seeds
-    return np.arange(len(sweep)) * count // max(1, len(sweep))

@@ -7,17 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
-from torch import Tensor
 
 from recurtrace.errors import RecurTraceError
 from recurtrace.halting.calibrate import OperatingPoint, Selector, best_fixed, calibrate
 from recurtrace.halting.methods import METHODS, Method, fixed_depth
-from recurtrace.halting.oracle import continue_labels, correctness_depths, target_depths
+from recurtrace.halting.oracle import Oracle, correctness_depths
 from recurtrace.halting.policies import at_depths, signal_values, stop_depths
 from recurtrace.halting.sweep_files import Sweep
-from recurtrace.model.configuration_recurtrace import HeadSettings
-
-Head = tuple[Tensor, Tensor, HeadSettings]
+from recurtrace.model.heads import Head
 
 
 @dataclass(frozen=True)
@@ -43,7 +40,13 @@ class Result:
         return float(self.depths.mean())
 
 
-def compare(heldout: Sweep, test: Sweep, heads: Mapping[str | None, Head], select: Selector = "nll") -> list[Result]:
+def compare(
+    heldout: Sweep,
+    test: Sweep,
+    heads: Mapping[str | None, Head],
+    oracle: Oracle | None = None,
+    select: Selector = "nll",
+) -> list[Result]:
     """All methods whose head is there, with thresholds and floors from `heldout`; ceilings come last."""
     _refuse_other_model(heldout, test)
     results = [_at(fixed_depth(t), test, np.full(len(test), t), None, t) for t in test.depths]
@@ -54,19 +57,21 @@ def compare(heldout: Sweep, test: Sweep, heads: Mapping[str | None, Head], selec
             values = signal_values(test, method.signal, head)
             depths = stop_depths(values, method.signal, point.threshold, point.min_depth, point.max_depth)
             results.append(_at(method, test, depths, point.threshold, point.min_depth))
-    return results + ceilings(test)
+    return results + ceilings(test, oracle or Oracle())
 
 
 def _fits(head: Head | None, method: Method) -> bool:
     """A head is a method's only if it was trained as the method says."""
-    return head is not None and head[2].objective == method.objective
+    return head is not None and head.settings.objective == method.objective
 
 
 def _further(heads: Mapping[str | None, Head]) -> list[Method]:
     """Heads under names of their own: another strength of a penalty, another task."""
     known = {method.head for method in METHODS if method.signal == "head"}
     like = {method.objective: method for method in reversed(METHODS) if method.signal == "head"}
-    further = [(name, head[2].objective) for name, head in heads.items() if name is not None and name not in known]
+    further = [
+        (name, head.settings.objective) for name, head in heads.items() if name is not None and name not in known
+    ]
     return [
         replace(like[objective], name=name, head=name, title=f"{like[objective].title}: {name}", ours=True)
         for name, objective in further
@@ -80,16 +85,18 @@ def operating_point(method: Method, heldout: Sweep, head: Head | None, select: S
         floor = best_fixed(heldout["loss"]) if method.floor is None else method.floor
         return OperatingPoint(method.threshold, floor, budget, np.nan, np.nan, np.nan)
     values = signal_values(heldout, method.signal, head)
-    return calibrate(heldout, values, method.signal, select, method.floor, budget, folds=0).point
+    return calibrate(
+        heldout, values, method.signal, select=select, min_depth=method.floor, max_depth=budget, folds=0
+    ).point
 
 
-def ceilings(test: Sweep, margin: float = 0.01) -> list[Result]:
+def ceilings(test: Sweep, oracle: Oracle) -> list[Result]:
     """What no rule can pass: every item at the first depth that is right, or where its measured loss says stop."""
     right = Method("ceiling-correct", "Correctness oracle", "oracle")
     lowest = Method("ceiling-loss", "Loss oracle", "oracle")
     return [
         _at(right, test, correctness_depths(test["correct"]), None, 1),
-        _at(lowest, test, target_depths(continue_labels(test["loss"], margin)), None, 1),
+        _at(lowest, test, oracle.depths(test["loss"]), None, 1),
     ]
 
 
@@ -99,9 +106,12 @@ def _at(method: Method, test: Sweep, depths: np.ndarray, threshold: float | None
 
 def _refuse_other_model(heldout: Sweep, test: Sweep) -> None:
     for name in ("loop_fingerprint", "base_fingerprint", "depths"):
-        if heldout.manifest[name] != test.manifest[name]:
+        if getattr(heldout.manifest, name) != getattr(test.manifest, name):
             raise RecurTraceError(
                 f"the sweeps differ in their {name.replace('_', ' ')}; make both with one model at the same depths."
             )
-    if heldout.manifest["split"] == "test":
-        raise RecurTraceError("the held-out sweep is of test items; thresholds are never fitted to them.")
+    if heldout.split == "test":
+        raise RecurTraceError(
+            "the sweep passed as held-out is of test items, and thresholds are never fitted to them; pass one of "
+            "held-out items."
+        )

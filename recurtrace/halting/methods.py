@@ -1,4 +1,7 @@
-"""The comparison: one line for each way to choose a depth = what trains the head × what stops the loop × the floor."""
+"""The comparison: one row for each way to choose a depth = what trains the head × what stops the loop × the floor.
+
+The names that commands, recipes and configs accept are read from these rows. No torch here.
+"""
 
 from dataclasses import dataclass
 
@@ -8,9 +11,9 @@ class Method:
     name: str
     title: str
     signal: str
-    """What is read after each loop (halting/signals.py); "fixed" reads nothing."""
+    """What is read after each loop, a row of halting/signals.py; "fixed" reads nothing."""
     objective: str | None = None
-    """What trained the head, where the head is read."""
+    """What trained the head, a row of halting/objectives.py, where the head is read."""
     head: str | None = None
     """Name of that head in a model folder; None is the model's own."""
     floor: int | None = None
@@ -18,7 +21,7 @@ class Method:
     threshold: float | None = None
     """None is calibrated on held-out data."""
     ours: bool = False
-    """Not in the paper's comparison."""
+    """An extension, not in the paper's comparison."""
 
 
 def fixed_depth(loops: int) -> Method:
@@ -42,4 +45,8 @@ METHODS = (
     Method("state-l2", "State at rest (L2)", "state_l2", ours=True),
     Method("state-angle", "State at rest (angle)", "state_angle", ours=True),
 )
-HEADS = tuple(dict.fromkeys(method.objective for method in METHODS if method.objective))
+OWN_OBJECTIVE = "oracle"  # trains the model's own head; a head of another objective carries its name
+OBJECTIVES = tuple(
+    dict.fromkeys([OWN_OBJECTIVE, *(method.objective for method in METHODS if method.objective is not None)])
+)
+SIGNALS = tuple(dict.fromkeys(["head", *(method.signal for method in METHODS)]))

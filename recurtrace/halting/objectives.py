@@ -1,11 +1,81 @@
-"""What trains a halting head: five losses over its continue logits at every depth.
+"""What trains a halting head: its settings, and one row for each objective with its labels and its loss.
 
-Shapes: n examples · T depths.
+Shapes: n examples · T depths · b examples of a batch.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
 import torch
+from pydantic import Field, PositiveFloat, PositiveInt, field_validator
 from torch import Tensor
 from torch.nn import functional as F
+
+from recurtrace.errors import RecurTraceError
+from recurtrace.halting.methods import OBJECTIVES as NAMES
+from recurtrace.halting.methods import OWN_OBJECTIVE
+from recurtrace.halting.oracle import Oracle
+from recurtrace.halting.sweep_files import Sweep
+from recurtrace.recipe import Recipe
+
+
+class DistillRecipe(Recipe):
+    """How a head is trained; the defaults are the paper's."""
+
+    objective: str = OWN_OBJECTIVE
+    """What the head is trained on."""
+    pooling: Literal["prompt_mean", "prompt_last"] = "prompt_mean"
+    """Which pooled state the head reads."""
+    probe_depths: list[PositiveInt] = [1, 2, 4, 6]
+    """oracle, tah: depths with a label."""
+    margin: float = Field(0.01, ge=0)
+    """δ: by how much a deeper loop must lower the loss to count (Eq. 6)."""
+    horizon: PositiveInt = 16
+    """Deepest loop the oracle looks at."""
+    depth_cost: float = Field(0.0, ge=0)
+    """Price of an extra loop in the oracle's comparison of losses."""
+    positive_weight: bool = False
+    """oracle, tah: at each depth, weigh rare continue labels as much as the others."""
+    regularization: float = Field(0.01, ge=0)
+    """act: price of a loop; pondernet: weight of the divergence."""
+    prior: float = Field(0.2, gt=0, lt=1)
+    """pondernet: parameter of the geometric prior."""
+    monotonicity: float = Field(0.1, ge=0)
+    """loopus: weight of the penalty on a continue probability that rises with depth."""
+    steps: PositiveInt = 200
+    batch_size: PositiveInt = 256
+    learning_rate: PositiveFloat = 3e-4
+    warmup: float = Field(0.1, ge=0, lt=1)
+    """Share of the steps before the learning rate is full; it falls as a cosine from there."""
+    weight_decay: float = Field(0.01, ge=0)
+    max_grad_norm: PositiveFloat = 1.0
+    state_scale: PositiveFloat = 32.0
+    """Deviation that states are brought to. The learning rate is meant for a residual stream, not for unit variance:
+    200 steps of 3e-4 move a weight by 0.03 at most."""
+    seed: int = 0
+
+    @field_validator("objective")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        if name not in NAMES:
+            raise ValueError(f"must be one of {', '.join(NAMES)}")
+        return name
+
+
+@dataclass(frozen=True)
+class Objective:
+    """A way to train a head."""
+
+    name: str
+    label: str
+    """What an example is compared with, in words."""
+    labels: Callable[[Sweep, DistillRecipe], Tensor]
+    """The same from a sweep: [n, T] for every depth, or [n]."""
+    loss: Callable[[Tensor, Tensor, DistillRecipe], Tensor]
+    """Of continue logits [b, T] against the labels of the same examples."""
+    share: Callable[[Tensor, DistillRecipe], Tensor | None] = lambda labels, recipe: None
+    """What the labels say of continuing, in 0..1: the bias begins at its log-odds. None: it begins at zero."""
 
 
 def supervised(logits: Tensor, labels: Tensor, depths: list[int], positive_weight: bool = False) -> Tensor:
@@ -59,3 +129,59 @@ def pondernet(logits: Tensor, target: Tensor, weight: float = 0.01, prior: float
 def _quality(probs: Tensor, target: Tensor) -> Tensor:
     depths = torch.arange(1, probs.shape[1] + 1, device=probs.device)
     return (probs * (depths - target[:, None]).abs()).sum(dim=1).mean()
+
+
+def _oracle(sweep: Sweep, recipe: DistillRecipe) -> Tensor:
+    """[n, T] whether some deeper loop lowers the loss (Eq. 6)."""
+    return torch.from_numpy(Oracle.of(recipe).labels(sweep["loss"]))
+
+
+def _oracle_depth(sweep: Sweep, recipe: DistillRecipe) -> Tensor:
+    """[n] the first depth from which no deeper one is worth it."""
+    return torch.from_numpy(Oracle.of(recipe).depths(sweep["loss"]))
+
+
+def _at_probe_depths(labels: Tensor, recipe: DistillRecipe) -> Tensor | None:
+    if max(recipe.probe_depths) > labels.shape[1]:
+        raise RecurTraceError(
+            f"probe depth {max(recipe.probe_depths)} is beyond the sweep's {labels.shape[1]}; sweep deeper."
+        )
+    return None if recipe.positive_weight else labels[:, [depth - 1 for depth in recipe.probe_depths]]
+
+
+def _supervised(logits: Tensor, labels: Tensor, recipe: DistillRecipe) -> Tensor:
+    return supervised(logits, labels, recipe.probe_depths, recipe.positive_weight)
+
+
+OBJECTIVES = {
+    row.name: row
+    for row in (
+        Objective("oracle", "some deeper loop lowers the loss by more than δ", _oracle, _supervised, _at_probe_depths),
+        Objective(
+            "act",
+            "distance to the oracle's depth, and a price on every loop",
+            _oracle_depth,
+            lambda logits, depth, recipe: act(logits, depth, recipe.regularization),
+        ),
+        Objective(
+            "pondernet",
+            "distance to the oracle's depth, and to a geometric prior",
+            _oracle_depth,
+            lambda logits, depth, recipe: pondernet(logits, depth, recipe.regularization, recipe.prior),
+        ),
+        Objective(
+            "loopus",
+            "share of answer tokens that are wrong at this depth",
+            lambda sweep, recipe: torch.from_numpy(sweep["token_accuracy"]),
+            lambda logits, accuracy, recipe: confidence(logits, accuracy, recipe.monotonicity),
+            lambda accuracy, recipe: 1 - accuracy,
+        ),
+        Objective(
+            "tah",
+            "the greedy answer is wrong at this depth",
+            lambda sweep, recipe: torch.from_numpy(~sweep["correct"]),
+            _supervised,
+            _at_probe_depths,
+        ),
+    )
+}

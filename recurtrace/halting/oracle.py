@@ -3,9 +3,35 @@
 Shapes: n examples · T depths, loss of depth t in column t-1.
 """
 
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 
 from recurtrace.errors import RecurTraceError
+
+
+@dataclass(frozen=True)
+class Oracle:
+    """When a deeper loop is worth it. A head remembers which one it was trained on."""
+
+    margin: float = 0.01  # δ, Eq. 6
+    horizon: int | None = 16
+    """Deepest loop looked at; None: the deepest measured."""
+    depth_cost: float = 0.0
+
+    @classmethod
+    def of(cls, settings: Any) -> "Oracle":
+        """From anything that has its fields, such as the settings of a head's training."""
+        return cls(settings.margin, settings.horizon, settings.depth_cost)
+
+    def labels(self, losses: np.ndarray) -> np.ndarray:
+        """[n, T] who should go on."""
+        return continue_labels(losses, self.margin, self.horizon, self.depth_cost)
+
+    def depths(self, losses: np.ndarray) -> np.ndarray:
+        """[n] where each should stop."""
+        return target_depths(self.labels(losses))
 
 
 def continue_labels(

@@ -8,7 +8,8 @@ Shapes: b rows · s positions · d hidden size · T depths.
 """
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
@@ -25,15 +26,23 @@ from recurtrace.data.benchmarks import is_right, longest_answer
 from recurtrace.data.collate import IGNORED, Encoded, Encoder, collate_aligned, padding_id
 from recurtrace.data.example import Example
 from recurtrace.errors import RecurTraceError
-from recurtrace.files import holds_something
-from recurtrace.halting.signals import decoded_signals
-from recurtrace.halting.sweep_files import MANIFEST, STATES, part_files, read_manifest, write_manifest, write_part
+from recurtrace.files import claim
+from recurtrace.halting.signals import DECODED, next_token
+from recurtrace.halting.sweep_files import (
+    MANIFEST,
+    STATES,
+    SweepItem,
+    SweepManifest,
+    part_files,
+    write_manifest,
+    write_part,
+)
 from recurtrace.model import RecurTraceCache, RecurTraceForCausalLM
 from recurtrace.model.halting import pool_prompt
 from recurtrace.model.heads import loop_fingerprint
+from recurtrace.model.labelled_loss import head_chunks
 
 DEPTHS = tuple(range(1, 17))
-HEAD_ROWS = 1024  # answer positions the LM head sees at once
 
 
 class Choice(Protocol):
@@ -42,7 +51,29 @@ class Choice(Protocol):
     deepest: int
 
     def stops(self, t: int, h: Tensor, prompt: Tensor, encoded: Sequence[Encoded]) -> list[bool]:
-        """Which examples have their depth after loop `t`, those included that had it before."""
+        """Which examples have reached their depth by loop `t`, including those that reached it earlier."""
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """An example at the depth that a rule gave it."""
+
+    depth: int
+    answer: str
+    loss: float
+    correct: bool
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One example at every depth."""
+
+    answers: list[str]
+    correct: np.ndarray  # [T]
+    arrays: dict[str, np.ndarray]
+    """Losses and signals [T], pooled states [T, d]."""
+    chosen: list[Chosen]
+    """One for each rule."""
 
 
 def sweep(
@@ -51,6 +82,7 @@ def sweep(
     examples: Sequence[Example],
     out: Path,
     split: str,
+    *,
     data: str = "",
     depths: Sequence[int] = DEPTHS,
     seeds: Sequence[int] | None = None,
@@ -58,7 +90,7 @@ def sweep(
     max_length: int = 1024,
     part_size: int = 256,
     states: bool = True,
-) -> None:
+) -> SweepManifest:
     """Measure `examples` into the folder `out`; what is there already is not measured again.
 
     `split` says what they may be used for: thresholds and heads are never fitted on "test". `seeds` gives each example
@@ -69,13 +101,38 @@ def sweep(
         raise RecurTraceError(f"depths must be whole numbers of at least 1, got {depths}.")
     encoder = Encoder(tokenizer, max_length)
     if len({example.id for example in examples}) < len(examples):
-        raise RecurTraceError("two examples have the same id, so their measurements could not be told apart.")
+        raise RecurTraceError(
+            "two examples have the same id, so their measurements cannot be told apart; make ids unique."
+        )
     seed_of = dict(zip(examples, seeds if seeds is not None else [-1] * len(examples), strict=True))
     encoded = encoder(examples)
     if not encoded:
         raise RecurTraceError(f"no example fits in {max_length} tokens; raise max_length (--max-length).")
     parts = [encoded[i : i + part_size] for i in range(0, len(encoded), part_size)]
-    manifest = _begin(out, model, split, data, depths, encoded, encoder, len(parts), part_size, states)
+    layers, block = model.config.get_text_config().num_hidden_layers, model.config.block
+    manifest = SweepManifest(
+        split=split,
+        depths=depths,
+        base_fingerprint=model.config.base_fingerprint,
+        loop_fingerprint=loop_fingerprint(model.loop_state_dict()),
+        block=[block.start, block.stop - 1],
+        data=data,
+        examples=len(encoded),
+        examples_sha256=examples_hash([item.source for item in encoded]),
+        max_length=max_length,
+        parts=len(parts),
+        part_size=part_size,
+        states=states,
+        signals=[signal.name for signal in DECODED],
+        layer_passes=block.start + depths[-1] * len(block) + len(depths) * (layers - block.stop),
+        layer_passes_of_the_base=layers,
+        cut=encoder.lengths.cut,
+        dropped=encoder.lengths.dropped,
+        versions={package: version(package) for package in ("recurtrace", "torch", "transformers")},
+        model=model.config.name_or_path,
+    )
+    if claim(out, MANIFEST, manifest.identity, "sweep") is None:
+        write_manifest(out, manifest)
 
     bar = tqdm(total=len(encoded), desc=f"sweep to depth {depths[-1]}", unit="example")
     for number, part in enumerate(parts):
@@ -83,19 +140,22 @@ def sweep(
             bar.update(len(part))
             continue
         by_length = sorted(range(len(part)), key=lambda i: len(part[i].input_ids))
-        rows: list[Any] = [None] * len(part)
+        rows: dict[int, Measured] = {}
         for start in range(0, len(part), batch_size):
-            chosen = by_length[start : start + batch_size]
-            for i, row in zip(
-                chosen, measure(model, tokenizer, [part[i] for i in chosen], depths, states=states), strict=True
-            ):
-                rows[i] = row
-            bar.update(len(chosen))
-        items = [_item(item, row["answers"], seed_of[_example(item)]) for item, row in zip(part, rows, strict=True)]
-        names = [name for name in rows[0] if name != "answers"]
-        write_part(out, number, items, {name: np.stack([row[name] for row in rows]) for name in names})
+            batch = by_length[start : start + batch_size]
+            found = measure(model, tokenizer, [part[i] for i in batch], depths, states=states)
+            rows |= dict(zip(batch, found, strict=True))
+            bar.update(len(batch))
+        items = [
+            SweepItem(**identity(item, seed_of[item.source]), answers=rows[i].answers, prompt=item.source.prompt)
+            for i, item in enumerate(part)
+        ]
+        arrays = {name: np.stack([rows[i].arrays[name] for i in range(len(part))]) for name in rows[0].arrays}
+        write_part(out, number, items, arrays | {"correct": np.stack([rows[i].correct for i in range(len(part))])})
     bar.close()
-    write_manifest(out, {**manifest, "complete": True})
+    manifest = replace(manifest, complete=True)
+    write_manifest(out, manifest)
+    return manifest
 
 
 def measure(
@@ -105,16 +165,13 @@ def measure(
     depths: Sequence[int],
     choose: Sequence[Choice] = (),
     states: bool = True,
-) -> list[dict[str, Any]]:
-    """One batch, at every depth: for each example its measurements [T], pooled states [T, d] and greedy answers.
-
-    `choose` are rules that give each example a depth of its own, where it is measured too (`chosen`, one for a rule).
-    """
+) -> list[Measured]:
+    """One batch, at every depth; `choose` are rules that give each example a depth of its own, measured too."""
     batch, prompt_columns = collate_aligned(encoded, padding_id(tokenizer))
     batch = {name: values.to(model.device) for name, values in batch.items()}
     measurement = _Measurement(model, tokenizer, encoded, batch, prompt_columns, depths, choose, states)
     inputs = {name: batch[name] for name in ("input_ids", "attention_mask", "position_ids")}
-    deepest = max([*depths, *(rule.deepest for rule in choose)])
+    deepest = max([*depths, *(rule.deepest for rule in choose)], default=1)
     with torch.inference_mode():
         model.unroll(**inputs, loops=deepest, cache=measurement.cache, visit=measurement.visit)
     return measurement.rows()
@@ -146,7 +203,7 @@ class _Measurement:
         self.log_probs: Tensor | None = None  # of the next token, at the depth before
         self.found: dict[str, list[Tensor]] = {}
         self.answers: list[list[str]] = []
-        self.chosen: list[list[dict[str, Any] | None]] = [[None] * len(choose) for _ in encoded]
+        self.chosen: list[list[Chosen | None]] = [[None] * len(choose) for _ in encoded]
 
     def visit(self, t: int, h: Tensor, decode: Callable[[RecurTraceCache], Tensor]) -> bool:
         stopped = [rule.stops(t, h, self.prompt, self.encoded) for rule in self.choose]
@@ -157,22 +214,28 @@ class _Measurement:
             if stop and self.chosen[row][number] is None
         ]
         if t in self.depths or new:
-            answers, values = self._measure(t, h, decode)
+            rows = list(range(len(self.encoded))) if t in self.depths else sorted({row for row, _ in new})
+            answers, values = self._measure(t, h, decode, rows)
             for row, number in new:
-                own = {name: values[name][row].item() for name in ("loss", "token_accuracy")}
-                self.chosen[row][number] = {"depth": t, "answer": answers[row], **own}
-        return t < self.depths[-1] or not all(map(all, stopped))
+                place = rows.index(row)
+                right = is_right(self.encoded[row].source, answers[place])
+                self.chosen[row][number] = Chosen(t, answers[place], values["loss"][place].item(), right)
+        return t < max(self.depths, default=0) or not all(map(all, stopped))
 
     def _measure(
-        self, t: int, h: Tensor, decode: Callable[[RecurTraceCache], Tensor]
+        self, t: int, h: Tensor, decode: Callable[[RecurTraceCache], Tensor], rows: list[int]
     ) -> tuple[list[str], dict[str, Tensor]]:
+        """Answers and means of some rows; of all at a depth that was asked for."""
         slots = self.cache.fork(t)
         final = decode(slots)
-        next_token = self.model.lm_head(final[:, self.prompt_columns - 1])
-        likeliest, means = _answer_tokens(self.model, final, self.targets, self.encoded)
-        answers = self._greedy(slots, next_token.argmax(-1), likeliest)
+        logits, likeliest, means = _answer_tokens(
+            self.model, final[rows], self.targets[rows], [self.encoded[row] for row in rows]
+        )
+        answers = self._greedy(slots, logits.argmax(-1), likeliest, rows)
         if t in self.depths:
-            signals, self.log_probs = decoded_signals(next_token, self.log_probs)
+            log_probs, before = next_token(logits), self.log_probs
+            signals = {signal.name: signal.formula(log_probs, before) for signal in DECODED if signal.formula}
+            self.log_probs = log_probs
             poolings = STATES.items() if self.states else ()
             pooled = {name: pool_prompt(h, self.prompt, pooling) for pooling, name in poolings}
             for name, values in {**means, **signals, **pooled}.items():
@@ -180,33 +243,32 @@ class _Measurement:
             self.answers.append(answers)
         return answers, means
 
-    def _greedy(self, slots: RecurTraceCache, first: Tensor, likeliest: list[list[int]]) -> list[str]:
+    def _greedy(self, slots: RecurTraceCache, first: Tensor, likeliest: list[list[int]], rows: list[int]) -> list[str]:
         """The greedy answers at one depth; only those that are not the reference must be written out."""
-        written = [item.input_ids[item.prompt_length :] for item in self.encoded]
-        short = [len(tokens) <= longest_answer(_example(i)) for tokens, i in zip(written, self.encoded, strict=True)]
+        items = [self.encoded[row] for row in rows]
+        written = [item.input_ids[item.prompt_length :] for item in items]
+        short = [len(tokens) <= longest_answer(i.source) for tokens, i in zip(written, items, strict=True)]
         differ = [i for i, reference in enumerate(written) if likeliest[i] != reference or not short[i]]
         if differ:
+            left = torch.tensor([rows[i] for i in differ], device=first.device)
             slots.crop(self.prompt_columns - self.prompt.shape[1])
-            slots.batch_select_indices(torch.tensor(differ, device=first.device))
-            limits = [longest_answer(_example(self.encoded[i])) for i in differ]
-            mask = self.prompt[differ, : self.prompt_columns]
+            slots.batch_select_indices(left)
+            limits = [longest_answer(items[i].source) for i in differ]
+            mask = self.prompt[left, : self.prompt_columns]
             for i, tokens in zip(
                 differ, _write_on(self.model, slots, first[differ], mask, limits, self.ends), strict=True
             ):
                 written[i] = tokens
         return [first_line(self.ends.text(tokens)) for tokens in written]
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[Measured]:
         arrays = {name: torch.stack(values, dim=1).float().cpu().numpy() for name, values in self.found.items()}
         rows = []
         for i, item in enumerate(self.encoded):
             answers = [at_depth[i] for at_depth in self.answers]
-            correct = np.array([is_right(_example(item), answer) for answer in answers])
-            row = {"answers": answers, "correct": correct, **{name: array[i] for name, array in arrays.items()}}
-            for chosen in self.chosen[i]:
-                assert chosen is not None  # every rule has stopped by its deepest loop
-                chosen["correct"] = is_right(_example(item), chosen["answer"])
-            rows.append({**row, "chosen": self.chosen[i]} if self.choose else row)
+            correct = np.array([is_right(item.source, answer) for answer in answers])
+            chosen = [one for one in self.chosen[i] if one is not None]  # every rule has stopped by its deepest loop
+            rows.append(Measured(answers, correct, {name: array[i] for name, array in arrays.items()}, chosen))
         return rows
 
 
@@ -228,14 +290,16 @@ class EndOfAnswer:
 
 def _answer_tokens(
     model: RecurTraceForCausalLM, final: Tensor, targets: Tensor, encoded: Sequence[Encoded]
-) -> tuple[list[list[int]], dict[str, Tensor]]:
-    """The likeliest token at every answer position, and means over the answer without the end of the text."""
+) -> tuple[Tensor, list[list[int]], dict[str, Tensor]]:
+    """Logits after the prompt, the likeliest token at every answer position, means without the end of the text."""
     rows, columns = (targets != IGNORED).nonzero(as_tuple=True)
     wanted = targets[rows, columns]
-    likeliest, measured = [], []
-    for start in range(0, len(rows), HEAD_ROWS):
-        chunk = slice(start, start + HEAD_ROWS)
-        log_probs = F.log_softmax(model.lm_head(final[rows[chunk], columns[chunk]]).float(), dim=-1)
+    begins = columns == columns.min()  # prompts end in the same column
+    next_token, likeliest, measured = [], [], []
+    for chunk in head_chunks(model.lm_head, len(rows)):
+        logits = model.lm_head(final[rows[chunk], columns[chunk]])
+        next_token.append(logits[begins[chunk]])
+        log_probs = F.log_softmax(logits.float(), dim=-1)
         top, ids = log_probs.topk(2, dim=-1)
         likeliest.append(ids[:, 0])
         loss = -log_probs.gather(1, wanted[chunk, None])[:, 0]
@@ -245,7 +309,8 @@ def _answer_tokens(
     per_row = torch.cat(measured, dim=1).split(lengths, dim=1)
     means = torch.stack([values[:, :-1].mean(dim=1) for values in per_row], dim=1)
     names = ("loss", "token_accuracy", "mean_top_prob", "mean_margin")
-    return [part.tolist() for part in torch.cat(likeliest).split(lengths)], dict(zip(names, means, strict=True))
+    tokens = [part.tolist() for part in torch.cat(likeliest).split(lengths)]
+    return torch.cat(next_token), tokens, dict(zip(names, means, strict=True))
 
 
 def _write_on(
@@ -284,13 +349,14 @@ def _write_on(
     return written
 
 
-def _example(encoded: Encoded) -> Example:
-    assert encoded.example is not None  # the encoder made it of one
-    return encoded.example
+def examples_hash(examples: Iterable[Example]) -> str:
+    """Which examples, in which order."""
+    return hashlib.sha256("\0".join(f"{item.id} {item.prompt_hash}" for item in examples).encode()).hexdigest()
 
 
-def _item(encoded: Encoded, answers: list[str], seed: int) -> dict[str, Any]:
-    example = _example(encoded)
+def identity(encoded: Encoded, seed: int) -> dict[str, Any]:
+    """The fields of an `Item`."""
+    example = encoded.source
     return {
         "id": example.id,
         "task": example.task,
@@ -298,52 +364,5 @@ def _item(encoded: Encoded, answers: list[str], seed: int) -> dict[str, Any]:
         "seed": seed,
         "prompt_hash": example.prompt_hash,
         "reference": example.answer,
-        "answer_tokens": len(encoded.input_ids) - encoded.prompt_length - 1,
-        "answers": answers,
+        "answer_tokens": encoded.answer_tokens,
     }
-
-
-def _begin(
-    out: Path,
-    model: RecurTraceForCausalLM,
-    split: str,
-    data: str,
-    depths: Sequence[int],
-    encoded: Sequence[Encoded],
-    encoder: Encoder,
-    parts: int,
-    part_size: int,
-    states: bool,
-) -> dict[str, Any]:
-    layers, block = model.config.get_text_config().num_hidden_layers, model.config.block
-    ids = "\0".join(f"{_example(item).id} {_example(item).prompt_hash}" for item in encoded)
-    what = {
-        "base_fingerprint": model.config.base_fingerprint,
-        "loop_fingerprint": loop_fingerprint(model.loop_state_dict()),
-        "block": [block.start, block.stop - 1],
-        "data": data,
-        "split": split,
-        "depths": list(depths),
-        "examples": len(encoded),
-        "examples_sha256": hashlib.sha256(ids.encode()).hexdigest(),
-        "max_length": encoder.max_length,
-        "parts": parts,
-        "part_size": part_size,
-        "states": states,
-        "layer_passes": block.start + depths[-1] * len(block) + len(depths) * (layers - block.stop),
-        "layer_passes_of_the_base": layers,
-        "cut": encoder.lengths.cut,
-        "dropped": encoder.lengths.dropped,
-        "versions": {package: version(package) for package in ("recurtrace", "torch", "transformers")},
-    }
-    if (out / MANIFEST).is_file():
-        found = read_manifest(out)
-        if changed := [name for name in what if found.get(name) != what[name]]:
-            raise RecurTraceError(
-                f"{str(out)!r} holds a sweep with another {changed[0].replace('_', ' ')}; choose another folder."
-            )
-    elif holds_something(out):
-        raise RecurTraceError(f"{str(out)!r} is not empty and holds no sweep; choose another folder.")
-    manifest = {**what, "model": model.config.name_or_path, "complete": False}
-    write_manifest(out, manifest)
-    return manifest

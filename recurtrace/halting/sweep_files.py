@@ -7,7 +7,7 @@
 Shapes: n examples · T depths · d hidden size.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from safetensors.numpy import save_file
 
 from recurtrace.errors import RecurTraceError
 from recurtrace.files import load_manifest, write_json, writing
+from recurtrace.records import Item
 
 MANIFEST = "manifest.json"
 SCHEMA = pa.schema(
@@ -31,27 +32,82 @@ SCHEMA = pa.schema(
         "reference": pa.string(),
         "answer_tokens": pa.int64(),
         "answers": pa.list_(pa.string()),
+        "prompt": pa.string(),
     }
 )
 STATES = {"prompt_mean": "state_mean", "prompt_last": "state_last"}  # pooling → tensor
 
 
 @dataclass(frozen=True)
+class SweepManifest:
+    """What a sweep was made with. Everything before `model` must be the same for an interrupted one to resume."""
+
+    split: str
+    """heldout and train may be fitted to, test never."""
+    depths: list[int]
+    base_fingerprint: str | None = None
+    loop_fingerprint: str = ""
+    block: list[int] = field(default_factory=list)
+    """First and last looped layer."""
+    data: str = ""
+    """Tasks, or the name of a mixture's folder."""
+    examples: int = 0
+    examples_sha256: str = ""
+    """Hash of the examples' ids and prompts."""
+    max_length: int = 0
+    parts: int = 0
+    part_size: int = 0
+    states: bool = True
+    """Pooled states were kept."""
+    signals: list[str] = field(default_factory=list)
+    """What was measured of the next token; a sweep of an older version does not say."""
+    layer_passes: int = 0
+    """For one prompt token."""
+    layer_passes_of_the_base: int = 0
+    cut: int = 0
+    """Prompts that were cut from the left."""
+    dropped: list[str] = field(default_factory=list)
+    """Ids of examples that did not fit."""
+    versions: dict[str, str] = field(default_factory=dict)
+    model: str = ""
+    complete: bool = False
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        return {name: value for name, value in asdict(self).items() if name not in ("model", "complete")}
+
+
+@dataclass(frozen=True)
+class SweepItem(Item):
+    """An example of a sweep, with its greedy answer at every depth."""
+
+    answers: list[str]
+    prompt: str = ""
+    """What was asked; sweeps of an older version do not say."""
+
+
+@dataclass(frozen=True)
 class Sweep:
     """What was measured on each example at each depth."""
 
-    manifest: dict[str, Any]
-    items: list[dict[str, Any]]
+    manifest: SweepManifest
+    items: list[SweepItem]
     arrays: dict[str, np.ndarray]
 
     @property
     def depths(self) -> list[int]:
-        return self.manifest["depths"]
+        return self.manifest.depths
+
+    @property
+    def split(self) -> str:
+        return self.manifest.split
 
     def __len__(self) -> int:
         return len(self.items)
 
     def __getitem__(self, name: str) -> np.ndarray:
+        if name not in self.arrays:
+            raise RecurTraceError(f"the sweep did not measure {name}; sweep again into another folder.")
         return self.arrays[name]
 
     def keep(self, chosen: np.ndarray) -> "Sweep":
@@ -60,58 +116,67 @@ class Sweep:
         return replace(self, items=items, arrays={name: array[chosen] for name, array in self.arrays.items()})
 
     def of_tasks(self, tasks: list[str]) -> "Sweep":
-        there = {item["task"] for item in self.items}
+        there = {item.task for item in self.items}
         if missing := [task for task in tasks if task not in there]:
             raise RecurTraceError(f"the sweep has no {missing[0]}; it has {', '.join(sorted(there))}.")
-        return self.keep(np.array([item["task"] in tasks for item in self.items]))
+        return self.keep(np.array([item.task in tasks for item in self.items]))
+
+    def folds(self, count: int = 8) -> np.ndarray:
+        """[n] the evaluation seed where there is one, else stretches of the sweep's order, which is stratified."""
+        seeds = np.array([item.seed for item in self.items])
+        return seeds if (seeds >= 0).all() else np.arange(len(self)) * count // len(self)
 
     def require_every_depth(self) -> None:
         """A policy steps from loop to loop, so none may be missing."""
         if self.depths != list(range(1, len(self.depths) + 1)):
             raise RecurTraceError(
-                f"the sweep measured depths {self.depths}; this needs each of 1..{self.depths[-1]}, so sweep again "
-                "without --depths."
+                f"the sweep measured depths {self.depths}; every depth of 1..{self.depths[-1]} is needed; sweep "
+                "again without --depths."
             )
 
 
-def read_sweep(folder: Path, names: list[str] | None = None) -> Sweep:
+def read_sweep(folder: str | Path, names: list[str] | None = None) -> Sweep:
     """A finished sweep; `names` are the arrays to read, all of them if left out."""
+    folder = Path(folder)
     manifest = read_manifest(folder)
-    if not manifest["complete"]:
+    if not manifest.complete:
         raise RecurTraceError(f"the sweep in {str(folder)!r} is not finished; run `recurtrace sweep` again.")
-    items: list[dict[str, Any]] = []
+    items: list[SweepItem] = []
     parts: dict[str, list[np.ndarray]] = {}
-    for number in range(manifest["parts"]):
+    for number in range(manifest.parts):
         table, tensors = part_files(folder, number)
         try:
-            items += pq.read_table(table).to_pylist()
+            items += [SweepItem(**row) for row in pq.read_table(table).to_pylist()]
             with safe_open(tensors, framework="np") as file:
-                for name in file.keys() if names is None else names:
+                measured = file.keys()
+                for name in measured if names is None else [name for name in names if name in measured]:
                     parts.setdefault(name, []).append(file.get_tensor(name))
         except (OSError, pa.ArrowInvalid, SafetensorError) as error:
             raise RecurTraceError(f"{table.stem} of {str(folder)!r} is damaged or missing; sweep again.") from error
     return Sweep(manifest, items, {name: np.concatenate(arrays) for name, arrays in parts.items()})
 
 
-def read_manifest(folder: Path) -> dict[str, Any]:
-    manifest = load_manifest(folder / MANIFEST, "sweep", "recurtrace sweep")
-    if "depths" not in manifest:
-        raise RecurTraceError(f"{str(folder)!r} holds no sweep but something else; name the folder of a sweep.")
-    return manifest
+def read_manifest(folder: Path) -> SweepManifest:
+    found = load_manifest(folder / MANIFEST, "sweep", "recurtrace sweep")
+    known = {field.name for field in fields(SweepManifest)}
+    if not {"split", "depths"} <= found.keys() or found.keys() - known:
+        raise RecurTraceError(f"{str(folder)!r} holds something other than a sweep; pass the folder of a sweep.")
+    return SweepManifest(**found)
 
 
-def write_manifest(folder: Path, manifest: dict[str, Any]) -> None:
-    write_json(folder / MANIFEST, manifest)
+def write_manifest(folder: Path, manifest: SweepManifest) -> None:
+    write_json(folder / MANIFEST, asdict(manifest))
 
 
 def part_files(folder: Path, number: int) -> tuple[Path, Path]:
     return folder / f"part-{number:05d}.parquet", folder / f"part-{number:05d}.safetensors"
 
 
-def write_part(folder: Path, number: int, items: list[dict[str, Any]], arrays: dict[str, np.ndarray]) -> None:
+def write_part(folder: Path, number: int, items: list[SweepItem], arrays: dict[str, np.ndarray]) -> None:
     """The table comes last: a part is there once it is."""
     table, tensors = part_files(folder, number)
     with writing(tensors) as temporary:
         save_file(arrays, temporary)
     with writing(table) as temporary:
-        pq.write_table(pa.Table.from_pylist(items, schema=SCHEMA), temporary, compression="zstd")
+        rows = pa.Table.from_pylist([asdict(item) for item in items], schema=SCHEMA)
+        pq.write_table(rows, temporary, compression="zstd")

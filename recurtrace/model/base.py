@@ -10,6 +10,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, Pre
 
 from recurtrace.errors import RecurTraceError
 from recurtrace.model.checkpoint import WeightReader, fingerprint, weight_files
+from recurtrace.model.configuration_recurtrace import RecurTraceConfig
 from recurtrace.model.families import check_family
 
 # What from_base and from_pretrained hand on to the loading of the base; everything else is a config field.
@@ -59,6 +60,16 @@ def read_base_config(name_or_path: str, **hub: Any) -> PreTrainedConfig:
         raise RecurTraceError(f"{name_or_path!r} is a RecurTrace model already; load it with from_pretrained.")
     check_family(base_config)
     return base_config
+
+
+def read_looped_config(name_or_path: str | Path, **hub: Any) -> RecurTraceConfig:
+    """Config of a looped model; a `Path` is a folder, a text may be a hub id."""
+    if isinstance(name_or_path, Path) and not name_or_path.is_dir():
+        raise RecurTraceError(f"there is no model folder at {str(name_or_path)!r}.")
+    config = read_config(str(name_or_path), **hub)
+    if not isinstance(config, RecurTraceConfig):
+        raise not_looped(str(name_or_path), config)
+    return config
 
 
 def not_looped(name_or_path: str, config: PreTrainedConfig) -> RecurTraceError:
@@ -123,5 +134,5 @@ def refuse_other_base(config: Any, adapter: str, base: str | None, found: str) -
     if config.base_fingerprint not in (None, found):
         raise RecurTraceError(
             f"the adapter {adapter!r} was made on a base with fingerprint {config.base_fingerprint}, but "
-            f"{base or 'the base given'!r} has {found}; use the right base, or load the model with check_base=False."
+            f"{base or 'the base given'!r} has {found}; use the right base, or pass check_base=False (--no-check-base)."
         )

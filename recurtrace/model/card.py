@@ -43,7 +43,7 @@ def model_card(config: "RecurTraceConfig", count: ParameterCount, merged: bool) 
 ---
 # A RecurTrace model
 
-A pretrained language model whose middle block repeats, with a memory of its earlier loops. One loop is the base model.
+A pretrained language model whose middle block repeats and reads its own earlier loops. One loop is the base model.
 
 | | |
 |---|---|

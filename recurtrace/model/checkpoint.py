@@ -63,8 +63,8 @@ class WeightReader:
             except (SafetensorError, OSError) as error:
                 self._stack.close()
                 raise RecurTraceError(
-                    f"{file} is not a whole safetensors file ({error}); it was truncated or is of another kind, "
-                    "so fetch or save it again."
+                    f"{file} is not a whole safetensors file ({error}); it is truncated or of another kind; "
+                    "fetch or save it again."
                 ) from error
             self._home |= dict.fromkeys(opened.keys(), opened)
         return self

@@ -8,17 +8,18 @@ import difflib
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from transformers import AutoConfig, GenerationConfig, PreTrainedConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from recurtrace.errors import RecurTraceError
+from recurtrace.halting.methods import OBJECTIVES
+from recurtrace.halting.rule import StoppingRule
 from recurtrace.model.families import check_family
 
 POOLINGS = ("prompt_mean", "prompt_last")
-OBJECTIVES = ("oracle", "act", "pondernet", "loopus", "tah")
 
 # What transformers itself may hand to any config beyond the declared fields.
 _KNOWN_TO_TRANSFORMERS = {
@@ -51,6 +52,15 @@ class HeadSettings:
     """Floor T_min."""
     max_depth: int = 16
     """Budget T_max."""
+    trained_on: dict[str, Any] | None = None
+    """What made it: the settings of its training (δ, horizon, depth cost, probe depths, seed …) and its sweep."""
+
+    @property
+    def rule(self) -> StoppingRule:
+        return StoppingRule(self.threshold, self.min_depth, self.max_depth)
+
+    def with_rule(self, rule: StoppingRule) -> "HeadSettings":
+        return replace(self, threshold=rule.threshold, min_depth=rule.min_depth, max_depth=rule.max_depth)
 
     def check(self, name: str) -> None:
         for field in ("min_depth", "max_depth"):
@@ -61,6 +71,8 @@ class HeadSettings:
             raise RecurTraceError(f"threshold of {name} is a probability between 0 and 1, got {self.threshold!r}.")
         if self.min_depth > self.max_depth:
             raise RecurTraceError(f"min_depth of {name} ({self.min_depth}) is above its max_depth ({self.max_depth}).")
+        if not isinstance(self.trained_on, dict | None):
+            raise RecurTraceError(f"trained_on of {name} must be a table of settings, got {self.trained_on!r}.")
 
 
 class RecurTraceConfig(PreTrainedConfig):
@@ -86,7 +98,7 @@ class RecurTraceConfig(PreTrainedConfig):
     loop_num_layers: int = 3
     """Number of looped layers k."""
     loop_num_loops: int = 2
-    """Depth used when none is asked for and no halting head has been distilled."""
+    """Default depth while no halting head has been distilled."""
 
     loop_memory: bool = True
     """Loop Memory Attention on; off is plain looping, the Encode-Think-Decode baseline."""
@@ -101,13 +113,13 @@ class RecurTraceConfig(PreTrainedConfig):
     loop_slope_frozen: bool = False
     """Keep the loop-distance slopes at their ALiBi values."""
     loop_gate_init: float = 1.0
-    """Scalar gate gamma at birth."""
+    """Scalar gate gamma at initialisation."""
     loop_gate_init_bias: float = -3.0
-    """Bias of the token-wise gate at birth: almost closed, so that training opens the memory gradually."""
+    """Bias of the token-wise gate at initialisation: almost closed, so that training opens the memory gradually."""
     loop_gates_open: bool = False
-    """Start with the token-wise gate open (the bias with its sign turned): an ablation."""
+    """Start with the token-wise gate open (the bias with the opposite sign): an ablation."""
     loop_injection_init: float = 0.0
-    """Input-injection scalar alpha at birth."""
+    """Input-injection scalar alpha at initialisation."""
 
     loop_train_max: int = 8
     """Largest depth sampled in training."""
@@ -130,8 +142,10 @@ class RecurTraceConfig(PreTrainedConfig):
     """Budget T_max of the adaptive depth."""
     loop_halting_objective: str = "oracle"
     """What the head was trained on."""
+    loop_halting_trained_on: dict[str, Any] | None = None
+    """What made the head: the settings of its training and the sweep it was trained on."""
     loop_halting_heads: dict[str, dict[str, Any]] | None = None
-    """Further heads by name, one for a task: their objective, pooling, threshold, min_depth and max_depth."""
+    """Further heads by name, one for a task, each with its own objective, pooling, threshold, depths and origin."""
     loop_halting_aux_margin: float = 0.01
     """Margin delta by which a deeper loop must lower the loss (Eq. 6)."""
     loop_halting_aux_depths: Sequence[int] = (1, 2, 4, 6)
@@ -183,7 +197,7 @@ class RecurTraceConfig(PreTrainedConfig):
                 others = f" Its heads are {', '.join(heads)}; name one with head=." if heads else ""
                 raise RecurTraceError(
                     'loops="adaptive" needs a trained halting head, and this model has none of its own; '
-                    f"distill one, or pass a fixed depth such as loops=2.{others}"
+                    f"distill one (`recurtrace distill`), or pass a fixed depth such as loops=2.{others}"
                 )
             own = {field.name: getattr(self, f"loop_halting_{field.name}") for field in fields(HeadSettings)}
             return HeadSettings(**own)
@@ -201,10 +215,12 @@ class RecurTraceConfig(PreTrainedConfig):
 
     def _check_heads(self) -> None:
         if not isinstance(self.loop_halting_heads, dict | None):
-            raise RecurTraceError(f"loop_halting_heads must name settings by head, got {self.loop_halting_heads!r}.")
+            raise RecurTraceError(
+                f"loop_halting_heads must be a table of settings by head, got {self.loop_halting_heads!r}."
+            )
         for name, settings in (self.loop_halting_heads or {}).items():
             if not re.fullmatch(r"[A-Za-z0-9_-]+", name):
-                raise RecurTraceError(f"a head's name is of letters, digits, - and _, got {name!r}.")
+                raise RecurTraceError(f"a head's name may have letters, digits, - and _ only, got {name!r}.")
             known = [field.name for field in fields(HeadSettings)]
             if not isinstance(settings, dict) or (unknown := [field for field in settings if field not in known]):
                 what = f"unknown field {unknown[0]!r}" if isinstance(settings, dict) else f"{settings!r}"

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from recurtrace.errors import RecurTraceError
+from recurtrace.halting.rule import StoppingRule
 from recurtrace.model.configuration_recurtrace import HeadSettings, RecurTraceConfig
 from recurtrace.model.halting import HaltingHead, pool_prompt
 
@@ -79,13 +80,10 @@ class DepthPerRow:
 
 
 class HeadHalting:
-    """Algorithm 1: a sequence stops at the first t ≥ T_min with p_t < τ, or at T_max."""
+    """Algorithm 1: the halting head's probability of continuing decides."""
 
-    def __init__(
-        self, head: HaltingHead, pooling: str, prompt_mask: Tensor, min_depth: int, max_depth: int, threshold: float
-    ):
-        self.head, self.pooling, self.prompt_mask = head, pooling, prompt_mask
-        self.min_depth, self.max_depth, self.threshold = min_depth, max_depth, threshold
+    def __init__(self, head: HaltingHead, pooling: str, prompt_mask: Tensor, rule: StoppingRule):
+        self.head, self.pooling, self.prompt_mask, self.rule = head, pooling, prompt_mask, rule
         self._columns: list[Tensor] = []
 
     def continues(self, t: int, h: Tensor, rows: list[int] | None) -> bool | list[bool]:
@@ -94,16 +92,17 @@ class HeadHalting:
         column = probs.new_full((len(self.prompt_mask),), torch.nan)
         column[rows if rows is not None else slice(None)] = probs
         self._columns.append(column)
-        if t >= self.max_depth:
-            return False
-        if t < self.min_depth:
-            return True
-        return (probs >= self.threshold).tolist()
+        return go_on(self.rule.halts(t, probs))
 
     @property
     def continue_probs(self) -> Tensor:
         """[b, loops run]; NaN where a sequence had halted already."""
         return torch.stack(self._columns, dim=1)
+
+
+def go_on(halts: bool | Tensor) -> bool | list[bool]:
+    """What a depth rule answers, from what the stopping rule says."""
+    return [not halt for halt in halts.tolist()] if isinstance(halts, Tensor) else not halts
 
 
 def depth_rule(depths: list[int]) -> FixedDepth | DepthPerRow:
@@ -139,7 +138,7 @@ def check_loops(loops: Loops, config: RecurTraceConfig, batch_size: int, head: s
     per_row = loops.tolist() if isinstance(loops, Tensor) else loops
     if isinstance(per_row, Sequence):
         if len(per_row) != batch_size:
-            raise RecurTraceError(f"loops names {len(per_row)} depths for a batch of {batch_size}; give one per row.")
+            raise RecurTraceError(f"loops has {len(per_row)} depths for a batch of {batch_size}; pass one per row.")
         return [_check_depth(depth) for depth in per_row]
     return _check_depth(per_row)
 
@@ -158,7 +157,9 @@ def kept_depths(kept: list[int], loops: Depths, batch_size: int) -> list[int]:
         raise RecurTraceError(f"the cache holds {len(kept)} sequences, the input {batch_size}; start a new cache.")
     asked = [loops] * batch_size if isinstance(loops, int) else loops
     if isinstance(asked, list) and asked != kept:
-        raise RecurTraceError(f"the cache was begun at depths {kept}, so it cannot go on at {asked}; start a new one.")
+        raise RecurTraceError(
+            f"the cache was started at depths {kept} and cannot continue at {asked}; start a new one."
+        )
     return kept
 
 

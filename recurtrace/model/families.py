@@ -1,6 +1,9 @@
 """Which bases can be looped, and where."""
 
-from transformers import PreTrainedConfig
+from dataclasses import dataclass
+from typing import Any
+
+from transformers import PreTrainedConfig, Qwen3Config
 
 from recurtrace.errors import RecurTraceError
 
@@ -13,9 +16,38 @@ FAMILIES = {
     "olmo2": "OLMo2",
 }
 
-# The paper's blocks of three layers, by (layers, hidden size) of the Qwen3 base; first layer, 0-based.
-QWEN3_BLOCKS = {(28, 1024): 12, (28, 2048): 12, (36, 2560): 15, (36, 4096): 15}
 PRESET_NUM_LAYERS = 3
+
+
+@dataclass(frozen=True)
+class Scale:
+    """One of the paper's bases."""
+
+    layers: int
+    hidden_size: int
+    intermediate_size: int
+    heads: int
+    tied: bool
+    loop_start: int
+    """First layer of the paper's block of three, 0-based."""
+
+    def config(self, **fields: Any) -> Qwen3Config:
+        """The base's config, with some fields changed."""
+        own = {
+            "vocab_size": 151936, "num_hidden_layers": self.layers, "hidden_size": self.hidden_size,
+            "intermediate_size": self.intermediate_size, "num_attention_heads": self.heads, "num_key_value_heads": 8,
+            "head_dim": 128, "tie_word_embeddings": self.tied,
+        }  # fmt: skip
+        return Qwen3Config(**{**own, **fields})
+
+
+QWEN3 = {
+    "0.6B": Scale(28, 1024, 3072, 16, tied=True, loop_start=12),
+    "1.7B": Scale(28, 2048, 6144, 16, tied=True, loop_start=12),
+    "4B": Scale(36, 2560, 9728, 32, tied=True, loop_start=15),
+    "8B": Scale(36, 4096, 12288, 32, tied=False, loop_start=15),
+}
+_BLOCKS = {(scale.layers, scale.hidden_size): scale.loop_start for scale in QWEN3.values()}
 
 
 def check_family(base_config: PreTrainedConfig) -> None:
@@ -33,7 +65,7 @@ def choose_block(
     if loop_start is not None:
         return loop_start
     layers, hidden = base_config.num_hidden_layers, base_config.hidden_size
-    known = QWEN3_BLOCKS.get((layers, hidden)) if base_config.model_type == "qwen3" else None
+    known = _BLOCKS.get((layers, hidden)) if base_config.model_type == "qwen3" else None
     if known is None or loop_num_layers != PRESET_NUM_LAYERS:
         raise RecurTraceError(
             f"no block is known for a {layers}-layer {base_config.model_type} of width {hidden} with "

@@ -5,15 +5,18 @@ that holds the loop modules is written anew, and config.json last.
 """
 
 import json
+import shutil
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from torch.nn import functional as F
 
 from recurtrace.errors import RecurTraceError
 from recurtrace.files import writing_folder
-from recurtrace.model.base import not_looped, read_config
+from recurtrace.model.base import locate_base, portable_name, read_looped_config
 from recurtrace.model.card import model_card
 from recurtrace.model.checkpoint import ADAPTER_FILE, INDEX_FILE, WeightReader, fingerprint, weight_files
 from recurtrace.model.configuration_recurtrace import HeadSettings, RecurTraceConfig
@@ -22,30 +25,57 @@ from recurtrace.model.cost import cost_of
 OWN_WEIGHT = "loop.halting.weight"
 
 
-def read_looped_config(folder: Path) -> RecurTraceConfig:
-    if not folder.is_dir():
-        raise RecurTraceError(f"there is no model folder at {str(folder)!r}.")
-    config = read_config(str(folder))
-    if not isinstance(config, RecurTraceConfig):
-        raise not_looped(str(folder), config)
-    return config
+@dataclass(frozen=True)
+class Head:
+    """A halting head outside of its model."""
+
+    weight: Tensor  # [1, d]
+    bias: Tensor  # [1]
+    settings: HeadSettings
+
+    def continue_probs(self, states: Tensor) -> Tensor:
+        """[…] p_t of pooled states […, d]."""
+        return torch.sigmoid(F.linear(states, self.weight, self.bias)).squeeze(-1)
 
 
-def read_head(folder: Path, name: str | None = None) -> tuple[Tensor, Tensor, HeadSettings]:
-    """Weight [1, d] and bias [1] of a head, in float32, and how it is to be used."""
+def copy_model(folder: Path, out: Path) -> None:
+    """A copy of a model folder to put heads into, whole or not at all; one that is there already is kept."""
+    if out.exists():
+        if folder_fingerprint(out) != folder_fingerprint(folder):
+            raise RecurTraceError(f"{str(out)!r} already holds another model than {str(folder)!r}; choose another out.")
+        return
+    temporary = out.with_name(f".{out.name}.tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
+    shutil.copytree(folder, temporary)
+    config = read_looped_config(folder)
+    if (base := config.base_model_name_or_path) is not None:
+        config.base_model_name_or_path = portable_name(locate_base(base, str(folder)))
+        config.save_pretrained(temporary)
+    temporary.rename(out)
+
+
+def read_heads(folder: Path) -> dict[str | None, Head]:
+    """Every head of a model folder by its name; None is the model's own."""
+    config = read_looped_config(folder)
+    names = [*([None] if config.loop_halting_trained else []), *(config.loop_halting_heads or {})]
+    return {name: read_head(folder, name) for name in names}
+
+
+def read_head(folder: Path, name: str | None = None) -> Head:
+    """A head in float32, with how it is to be used."""
     settings = read_looped_config(folder).head_settings(name)
     with WeightReader(_files(folder)) as reader:
         weight, bias = (reader[tensor].float() for tensor in _tensors(name))
-    return weight, bias, settings
+    return Head(weight, bias, settings)
 
 
-def write_head(folder: Path, name: str | None, weight: Tensor, bias: Tensor, settings: HeadSettings) -> None:
+def write_head(folder: Path, name: str | None, head: Head) -> None:
     """Put a trained head into a model folder, beside the others or in the place of its namesake."""
     config = read_looped_config(folder)
-    config.set_head(name, settings)
+    config.set_head(name, head.settings)
     homes = _homes(folder)
     changed: dict[Path, dict[str, Tensor]] = {}
-    for tensor, values in zip(_tensors(name), (weight, bias), strict=True):
+    for tensor, values in zip(_tensors(name), (head.weight, head.bias), strict=True):
         home = homes.get(tensor, homes[OWN_WEIGHT])
         changed.setdefault(home, load_file(home))[tensor] = values.detach().to(_dtype(config)).contiguous()
         homes[tensor] = home

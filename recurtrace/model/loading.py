@@ -9,29 +9,19 @@ from recurtrace.errors import RecurTraceError
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from recurtrace.model import RecurTraceConfig, RecurTraceForCausalLM
+    from recurtrace.model import RecurTraceForCausalLM
 
 ONE_LOOP: dict[str, Any] = {"loop_start": 0, "loop_num_layers": 1, "loop_memory": False}  # any block will do
-
-
-def load_config(model: str, **hub: Any) -> "RecurTraceConfig":
-    from recurtrace.model import RecurTraceConfig
-    from recurtrace.model.base import not_looped, read_config
-
-    config = read_config(model, **hub)
-    if not isinstance(config, RecurTraceConfig):
-        raise not_looped(model, config)
-    return config
 
 
 def load_looped(
     model: str, base: str | None = None, device: str = "auto", **options: Any
 ) -> "tuple[RecurTraceForCausalLM, PreTrainedTokenizerBase]":
     from recurtrace.model import RecurTraceForCausalLM
-    from recurtrace.model.base import locate_base
+    from recurtrace.model.base import locate_base, read_looped_config
     from recurtrace.model.tokenizer import load_tokenizer
 
-    named = load_config(model).base_model_name_or_path
+    named = read_looped_config(model).base_model_name_or_path
     tokenizer = load_tokenizer(model, base or (locate_base(named, model) if named else None))
     place = find_device(device)
     return RecurTraceForCausalLM.from_pretrained(model, base=base, **options).to(place), tokenizer

@@ -64,7 +64,7 @@ class LoopMemoryAttention(nn.Module):
         self.register_buffer("recency", -torch.arange(1, config.loop_memory_window + 1), persistent=False)
 
     def reset_parameters(self) -> None:
-        """Values at birth: the memory path is there and gets gradients, but is almost closed."""
+        """Values at initialisation: the memory path is there and gets gradients, but is almost closed."""
         for projection in (self.q_proj, self.k_proj, self.v_proj, self.o_proj):
             init.normal_(projection.weight, std=0.02)
         heads = self.slope.numel()

@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from transformers import Cache, PreTrainedConfig
+from transformers.masking_utils import create_masks_for_generate, find_packed_sequence_indices
 
 from recurtrace.errors import RecurTraceError
 from recurtrace.model.loop_memory import Window
@@ -22,6 +24,46 @@ class LayerInputs:
     position_ids: Tensor  # [b or 1, s]
     position_embeddings: tuple[Tensor, ...]  # [b or 1, s, head width] each
     shared: dict[str, Any]
+
+    @classmethod
+    def made(
+        cls,
+        base: PreTrainedConfig,
+        rotary: nn.Module,
+        h: Tensor,
+        attention_mask: Tensor | dict[str, Tensor] | None,
+        position_ids: Tensor | None,
+        cache: Cache | None,
+        shared: dict[str, Any],
+    ) -> "LayerInputs":
+        """Positions and masks, as the base makes them.
+
+        Masks are made before a fresh cache is, since transformers looks for packed samples only without one.
+        """
+        if position_ids is None:
+            past = cache.get_seq_length() if cache is not None else 0
+            position_ids = torch.arange(h.shape[1], device=h.device).unsqueeze(0) + past
+        flash = "flash" in str(base._attn_implementation) and attention_mask is None and len(h) > 1
+        if flash and find_packed_sequence_indices(position_ids) is not None:
+            raise RecurTraceError(
+                "flash attention keeps packed samples apart only in a batch of one row; concatenate the rows."
+            )
+        masks = attention_mask
+        if not isinstance(attention_mask, dict):
+            masks = create_masks_for_generate(base, h, attention_mask, cache, position_ids)
+        return cls(
+            masks=masks,
+            layer_types=getattr(base, "layer_types", []),
+            position_ids=position_ids,
+            position_embeddings=rotary(h, position_ids=position_ids),
+            shared=shared,
+        )
+
+    def refuse_packed(self, attention_mask: Tensor | None) -> None:
+        """Where a depth is chosen for each row."""
+        restarts = attention_mask is None and find_packed_sequence_indices(self.position_ids) is not None
+        if restarts or "cu_seq_lens_q" in self.shared:
+            raise RecurTraceError("adaptive depth is chosen for a row, so a row cannot hold several packed samples.")
 
     def of(self, layer: int) -> dict[str, Any]:
         mask = self.masks[self.layer_types[layer]] if isinstance(self.masks, dict) else self.masks

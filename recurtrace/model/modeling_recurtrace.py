@@ -15,12 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import GenerationMixin, PreTrainedModel
-from transformers.masking_utils import create_masks_for_generate, find_packed_sequence_indices
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from transformers.utils.generic import can_return_tuple
 
 from recurtrace.errors import RecurTraceError
+from recurtrace.halting.rule import StoppingRule
 from recurtrace.model.cache import RecurTraceCache
 from recurtrace.model.configuration_recurtrace import RecurTraceConfig
 from recurtrace.model.depth import (
@@ -37,6 +37,7 @@ from recurtrace.model.depth import (
     kept_depths,
 )
 from recurtrace.model.halting import HaltingHead, at_last_position, prompt_positions
+from recurtrace.model.labelled_loss import labelled_loss
 from recurtrace.model.loop_memory import InputInjection, LoopMemoryAttention
 from recurtrace.model.loop_modules import LoopModules
 from recurtrace.model.loop_state import LayerInputs, LoopState, index_of
@@ -109,6 +110,7 @@ class RecurTraceForCausalLM(PretrainedMixin, PreTrainedModel, GenerationMixin):
         labels: torch.LongTensor | None = None,
         use_cache: bool | None = None,
         logits_to_keep: int | Tensor = 0,
+        return_logits: bool = True,
         output_hidden_states: bool | None = None,
         loops: Loops = None,
         head: str | None = None,
@@ -123,6 +125,8 @@ class RecurTraceForCausalLM(PretrainedMixin, PreTrainedModel, GenerationMixin):
         One loop is the frozen base alone, so its loss has a gradient of zero.
 
         Args:
+            return_logits: False leaves `logits` None; with `labels` the LM head then runs at labelled positions only,
+                in chunks of bounded size, and the loss is the same up to the order of its sums. Training does so.
             loops: depth of every sequence, one depth for each, "adaptive", or a `Policy`; None is the model's default.
                 With a cache that holds tokens already, the depth chosen with its first tokens stands.
             head: name of the halting head that decides an adaptive depth; None is the model's own.
@@ -152,12 +156,17 @@ class RecurTraceForCausalLM(PretrainedMixin, PreTrainedModel, GenerationMixin):
         if trace is not None:
             trace[-1] = h  # as in the base: the last state is the normed one
 
-        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-        logits = self.lm_head(h[:, kept, :])
-        loss = None
+        logits = loss = None
+        if return_logits:
+            kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+            logits = self.lm_head(h[:, kept, :])
         if labels is not None:
-            vocab_size = self.config.get_text_config().vocab_size
-            loss = self.loss_function(logits=logits, labels=labels, vocab_size=vocab_size, **kwargs)
+            if logits is not None:
+                vocab_size = self.config.get_text_config().vocab_size
+                loss = self.loss_function(logits=logits, labels=labels, vocab_size=vocab_size, **kwargs)
+            else:
+                divided = {name: kwargs.get(name) for name in ("num_items_in_batch", "shift_labels")}
+                loss = labelled_loss(self.lm_head, h, labels, **divided)
             alone = isinstance(rule, FixedDepth) and rule.loops == 1  # nothing of the loop had a part in it
             if self.training and torch.is_grad_enabled() and (alone or not loss.requires_grad):
                 loss = loss + self._zero()
@@ -266,34 +275,9 @@ class RecurTraceForCausalLM(PretrainedMixin, PreTrainedModel, GenerationMixin):
                 trace.append(h)
         return h
 
-    def _layer_inputs(
-        self,
-        h: Tensor,
-        attention_mask: Tensor | dict[str, Tensor] | None,
-        position_ids: Tensor | None,
-        cache: RecurTraceCache | None,
-        shared: dict[str, Any],
-    ) -> LayerInputs:
-        """Positions and masks, as the base makes them.
-
-        Masks are made before a fresh cache is, since transformers looks for packed samples only without one.
-        """
-        if position_ids is None:
-            past = cache.get_seq_length() if cache is not None else 0
-            position_ids = torch.arange(h.shape[1], device=h.device).unsqueeze(0) + past
-        base_config = self.config.get_text_config()
-        if "flash" in str(base_config._attn_implementation) and attention_mask is None and len(h) > 1:
-            _refuse_packed_rows(position_ids)
-        masks = attention_mask
-        if not isinstance(attention_mask, dict):
-            masks = create_masks_for_generate(base_config, h, attention_mask, cache, position_ids)
-        return LayerInputs(
-            masks=masks,
-            layer_types=getattr(base_config, "layer_types", []),
-            position_ids=position_ids,
-            position_embeddings=self.model.rotary_emb(h, position_ids=position_ids),
-            shared=shared,
-        )
+    def _layer_inputs(self, h: Tensor, attention_mask: Any, position_ids: Any, cache: Any, shared: Any) -> LayerInputs:
+        config, rotary = self.config.get_text_config(), self.model.rotary_emb
+        return LayerInputs.made(config, rotary, h, attention_mask, position_ids, cache, shared)
 
     def _cache(self, given: RecurTraceCache | None, use_cache: bool | None) -> RecurTraceCache | None:
         if given is not None:
@@ -325,13 +309,13 @@ class RecurTraceForCausalLM(PretrainedMixin, PreTrainedModel, GenerationMixin):
             return depth_rule(kept_depths(kept, loops, len(h)))
         if isinstance(loops, int | list):
             return depth_rule(loops if isinstance(loops, list) else [loops])
-        _refuse_packed(inputs, attention_mask)
+        inputs.refuse_packed(attention_mask)
         if cache is not None and cache.get_seq_length():
             prompt_mask = None  # a new token is asked by itself
         mask = prompt_positions(h, attention_mask, prompt_mask, labels)
         if isinstance(loops, Policy):
             return loops.rule(Prompt(mask, partial(self._next_token_logits, inputs, mask, cache)))
-        return HeadHalting(self.loop.head(head), self.config.head_settings(head).pooling, mask, **bounds)
+        return HeadHalting(self.loop.head(head), self.config.head_settings(head).pooling, mask, StoppingRule(**bounds))
 
     def _next_token_logits(
         self, inputs: LayerInputs, mask: Tensor, cache: RecurTraceCache | None, h: Tensor, rows: list[int] | None
@@ -363,7 +347,9 @@ class RecurTraceForCausalLM(PretrainedMixin, PreTrainedModel, GenerationMixin):
             return next((value for value in values if value is not None), None)
 
         if kwargs.get("assistant_model") is not None:
-            raise RecurTraceError("an assistant model cannot follow loops; use prompt_lookup_num_tokens, or neither.")
+            raise RecurTraceError(
+                "an assistant model does not support loops; use prompt_lookup_num_tokens, or leave both out."
+            )
         cache = kwargs.get("past_key_values")
         if kwargs.get("loops") is None and isinstance(cache, RecurTraceCache) and cache.depths is not None:
             kwargs["loops"] = cache.depths
@@ -384,16 +370,3 @@ class RecurTraceForCausalLM(PretrainedMixin, PreTrainedModel, GenerationMixin):
         if cache is None and setting("use_cache") is not False:
             kwargs["past_key_values"] = RecurTraceCache(self.config)
         return super().generate(inputs, *args, **kwargs)
-
-
-def _refuse_packed_rows(position_ids: Tensor) -> None:
-    if find_packed_sequence_indices(position_ids) is not None:
-        raise RecurTraceError(
-            "flash attention keeps packed samples apart only in a batch of one row; put the rows behind each other."
-        )
-
-
-def _refuse_packed(inputs: LayerInputs, attention_mask: Tensor | None) -> None:
-    restarts = attention_mask is None and find_packed_sequence_indices(inputs.position_ids) is not None
-    if restarts or "cu_seq_lens_q" in inputs.shared:
-        raise RecurTraceError("adaptive depth is chosen for a row, so a row cannot hold several packed samples.")

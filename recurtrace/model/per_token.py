@@ -1,4 +1,4 @@
-"""Depth chosen anew for every token, which is ours and not the paper's: an option for research.
+"""A depth for each token: an extension (not in the paper), for research.
 
     cache = PerTokenCache(model.config)
     model.generate(ids, loops="adaptive", past_key_values=cache)     # or a policy

@@ -146,7 +146,7 @@ class PretrainedMixin(PreTrainedModel):
             base = locate_base(config.base_model_name_or_path, name)
             if not os.path.isdir(base) and os.path.isabs(base):
                 raise RecurTraceError(
-                    f"the base {base!r} of the adapter {name!r} is missing; pass base=, where it is now."
+                    f"the base {base!r} of the adapter {name!r} is missing; pass base=, its current folder or hub id."
                 )
             if config.base_revision is not None:
                 loading["revision"] = config.base_revision

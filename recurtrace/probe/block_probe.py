@@ -8,12 +8,9 @@ compares the loss of the answers.
 Shapes: b rows · s positions · d hidden size · n layers.
 """
 
-import json
 import warnings
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any
 
 import torch
 from kneed import KneeLocator
@@ -22,70 +19,12 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 from recurtrace.errors import RecurTraceError
-from recurtrace.files import writing
 from recurtrace.model.configuration_recurtrace import RecurTraceConfig
 from recurtrace.model.families import PRESET_NUM_LAYERS
 from recurtrace.model.modeling_recurtrace import RecurTraceForCausalLM
+from recurtrace.records import Window
 
 Batch = Mapping[str, Tensor]
-
-
-@dataclass
-class Window:
-    """A block that could be looped."""
-
-    start: int
-    mean_distance: float
-    nll: float | None = None
-    """Loss of the answers with the window run twice, plainly or after a short training."""
-
-
-@dataclass
-class BlockProbe:
-    """What the probe found; written as JSON, read by `convert`."""
-
-    distances: list[float]
-    """Mean angular distance over each layer, in half turns."""
-    errors: list[float]
-    """Standard errors of those means."""
-    inputs: int
-    encoder_end: int | None
-    """Last layer of the encoder; None if the curve has no bend there."""
-    decoder_start: int | None
-    """First layer of the decoder; None if the curve has no bend there."""
-    loop_num_layers: int
-    windows: list[Window]
-    """Windows inside the span, the best first."""
-    base_nll: float | None
-    """Loss of the answers with every layer run once."""
-    compared_on: int
-    """Examples the windows were compared on."""
-    compared_by: Literal["distance", "plain loops", "training"]
-    model: str = ""
-    base_fingerprint: str = ""
-    data: str = ""
-
-    @property
-    def loop_start(self) -> int:
-        return self.windows[0].start
-
-    def write(self, path: Path) -> None:
-        with writing(path) as temporary:
-            found = {"loop_start": self.loop_start, **asdict(self)}
-            temporary.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
-
-    @classmethod
-    def read(cls, path: Path) -> Self:
-        try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-            found.pop("loop_start")
-            return cls(**{**found, "windows": [Window(**window) for window in found["windows"]]})
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise RecurTraceError(f"{path} is not a result of `recurtrace probe`; make one with it.") from error
-
-    def check_base(self, base_fingerprint: str | None, path: Path) -> None:
-        if base_fingerprint != self.base_fingerprint:
-            raise RecurTraceError(f"{path} was measured on another model, {self.model}; probe this one.")
 
 
 class DistanceMeter:
@@ -158,7 +97,7 @@ def rank_windows(
     """
     n = len(distances)
     if n < size + 2:
-        raise RecurTraceError(f"a base of {n} layers is too shallow to loop {size} of them.")
+        raise RecurTraceError(f"a base of {n} layers is too shallow to loop {size} of them; lower loop_num_layers.")
     first = encoder_end + 1 if encoder_end is not None else 1
     last = decoder_start - 1 if decoder_start is not None else n - 2
     if last - first + 1 < size:  # as near to the span as a window can be
@@ -195,10 +134,7 @@ def _plain_loop(base: PreTrainedModel, start: int, size: int) -> RecurTraceForCa
 
 
 def _answer_loss(model: RecurTraceForCausalLM, batch: Batch, loops: int) -> float:
-    """Summed loss of the answers; rows are padded on the left, so that answers stand at the right end."""
-    names = ("input_ids", "attention_mask", "position_ids")
+    """Summed loss of the answers."""
+    names = ("input_ids", "attention_mask", "position_ids", "labels")
     inputs: dict[str, Any] = {name: batch[name].to(model.device) for name in names}
-    labels = batch["labels"].to(model.device)
-    kept = int((labels != -100).sum(-1).max()) + 1
-    logits = model(**inputs, loops=loops, use_cache=False, logits_to_keep=kept).logits[:, :-1]
-    return float(F.cross_entropy(logits.float().flatten(0, 1), labels[:, 1 - kept :].flatten(), reduction="sum"))
+    return float(model(**inputs, loops=loops, use_cache=False, return_logits=False, num_items_in_batch=1).loss)

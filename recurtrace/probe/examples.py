@@ -10,13 +10,15 @@ from recurtrace.data.example import Example
 from recurtrace.data.sampling import stratified
 from recurtrace.errors import RecurTraceError
 from recurtrace.model.families import PRESET_NUM_LAYERS
-from recurtrace.probe.block_probe import Batch, BlockProbe, DistanceMeter, compare_windows, find_span, rank_windows
+from recurtrace.probe.block_probe import Batch, DistanceMeter, compare_windows, find_span, rank_windows
+from recurtrace.records import BlockProbe
 
 
 def probe_block(
     base: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     examples: Sequence[Example],
+    *,
     inputs: int = 10_000,
     compare: int = 256,
     loop_num_layers: int = PRESET_NUM_LAYERS,
@@ -28,8 +30,8 @@ def probe_block(
     sample = stratified(examples, inputs + compare, seed)
     if len(sample) <= compare:
         raise RecurTraceError(
-            f"there are {len(sample)} examples, so none is left beside the {compare} to compare windows on; lower "
-            "compare (--compare) or give more data."
+            f"there are {len(sample)} examples, and comparing windows takes {compare} of them, which leaves none to "
+            "measure; lower compare (--compare) or pass more data."
         )
     encoder = Encoder(tokenizer, max_length, end=False)
 

@@ -1,22 +1,26 @@
 """The probe's second stage: candidate windows compared by the held-out loss after a short stage-1 run each."""
 
 import json
+from dataclasses import replace
 
 from recurtrace.errors import RecurTraceError
-from recurtrace.probe.block_probe import BlockProbe, Window
+from recurtrace.records import BlockProbe, Window
 from recurtrace.training.recipe import TrainRecipe
 from recurtrace.training.run import train
 
 LOOPS = 2
 
 
-def try_windows(probe: BlockProbe, recipe: TrainRecipe, count: int) -> None:
-    """Train the probe's first `count` windows by the recipe and put the best of them first.
+def try_windows(probe: BlockProbe, recipe: TrainRecipe, count: int) -> BlockProbe:
+    """Train the probe's first `count` windows by the recipe; the probe with these alone, the best of them first.
 
-    Each run is a folder `window-<start>` of the recipe's, so that a killed comparison goes on where it was.
+    Each run is a folder `window-<start>` of the recipe's, so that an interrupted comparison resumes.
     """
     if recipe.method not in ("loop", "plain_loop"):
-        raise RecurTraceError(f"windows are compared by looped models; {recipe.method} has none.")
+        raise RecurTraceError(
+            f"windows are compared by training looped models, but the recipe's method is {recipe.method}; use loop or "
+            "plain_loop."
+        )
     tried = []
     for window in probe.windows[:count]:
         loop = {**recipe.loop, "loop_start": window.start, "loop_num_layers": probe.loop_num_layers}
@@ -26,7 +30,11 @@ def try_windows(probe: BlockProbe, recipe: TrainRecipe, count: int) -> None:
         history = json.loads((made.out / "history.json").read_text(encoding="utf-8"))["log_history"]
         last = next(entry for entry in reversed(history) if f"eval_nll_{LOOPS}" in entry)
         tried.append(Window(window.start, window.mean_distance, last[f"eval_nll_{LOOPS}"]))
-        probe.base_nll = last["eval_nll_1"]
-        probe.compared_on = json.loads((made.out / "packed" / "heldout.json").read_text(encoding="utf-8"))["kept"]
-    probe.windows = sorted(tried, key=lambda window: window.nll or 0.0)
-    probe.compared_by = "training"
+        compared_on = json.loads((made.out / "packed" / "heldout.json").read_text(encoding="utf-8"))["kept"]
+    return replace(
+        probe,
+        windows=sorted(tried, key=lambda window: window.nll or 0.0),
+        base_nll=last["eval_nll_1"],
+        compared_on=compared_on,
+        compared_by="training",
+    )

@@ -1,22 +1,25 @@
 """Figures, each from the file a stage wrote."""
 
 import io
-import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import matplotlib
 import numpy as np
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from recurtrace.files import writing
+from recurtrace.records import BlockProbe, CostReport, HeadAnalysis, MethodResult
+from recurtrace.report.run_tables import ScaleGain
 
 INK, ACCENT, SOFT, MUTED = "#1f2933", "#c2410c", "#fdba74", "#9aa5b1"
+METHOD, BASELINE = "#2563eb", "#15803d"
 
 plt.rcParams.update(
     {
@@ -41,12 +44,12 @@ def save(figure: Figure, path: Path) -> None:
     plt.close(figure)
 
 
-def probe_curve(probe: Any) -> Figure:
+def probe_curve(probe: BlockProbe) -> Figure:
     """How far each layer turns the final token's state, the span between the bends, and the chosen block."""
-    distances = probe["distances"]
+    distances = probe.distances
     layers = range(len(distances))
-    start, size = probe["loop_start"], probe["loop_num_layers"]
-    compared = sorted((w for w in probe["windows"] if w["nll"] is not None), key=lambda w: w["start"])
+    start, size = probe.loop_start, probe.loop_num_layers
+    compared = sorted((window.start, window.nll) for window in probe.windows if window.nll is not None)
     heights = [3.0, 1.8] if compared else [3.0]
     figure, axes = plt.subplots(
         len(heights), 1, figsize=(6.4, sum(heights)), height_ratios=heights, sharex=True, squeeze=False
@@ -55,81 +58,152 @@ def probe_curve(probe: Any) -> Figure:
     curve.axvspan(
         start - 0.5, start + size - 0.5, color=SOFT, alpha=0.6, lw=0, label=f"block {start}–{start + size - 1}"
     )
-    for name, boundary in (("encoder ends", probe["encoder_end"]), ("decoder begins", probe["decoder_start"])):
+    for name, boundary in (("encoder ends", probe.encoder_end), ("decoder begins", probe.decoder_start)):
         if boundary is not None:
             curve.axvline(boundary, color=MUTED, lw=1, ls="--")
             curve.annotate(f"{name}\nat {boundary}", (boundary, 1), xycoords=("data", "axes fraction"), ha="center",
                            va="bottom", fontsize=8, color=INK)  # fmt: skip
     curve.errorbar(
-        layers, distances, yerr=[1.96 * error for error in probe["errors"]], color=INK, lw=1.4, marker="o", ms=3
+        layers, distances, yerr=[1.96 * error for error in probe.errors], color=INK, lw=1.4, marker="o", ms=3
     )
     curve.set_ylabel("angular distance\n(half turns)")
     curve.set_ylim(bottom=0)
     curve.legend(frameon=False, loc="upper right")
     if compared:
         losses = axes[1, 0]
-        middles = [window["start"] + (size - 1) / 2 for window in compared]
-        losses.bar(middles, [window["nll"] - probe["base_nll"] for window in compared], width=0.6,
-                   color=[ACCENT if window["start"] == start else MUTED for window in compared])  # fmt: skip
+        losses.bar([first + (size - 1) / 2 for first, _ in compared],
+                   [nll - (probe.base_nll or 0.0) for _, nll in compared], width=0.6,
+                   color=[ACCENT if first == start else MUTED for first, _ in compared])  # fmt: skip
         losses.axhline(0, color=INK, lw=0.8)
         losses.set_ylabel("NLL of two loops\nover the base")
     axes[-1, 0].set_xlabel("layer (for a window: its middle layer)" if compared else "layer")
-    figure.suptitle(f"{Path(probe['model']).name}: {probe['inputs']:,} inputs of {probe['data']}", fontsize=10, y=1.02)
+    figure.suptitle(f"{Path(probe.model).name}: {probe.inputs:,} inputs of {probe.data}", fontsize=10, y=1.02)
     return figure
 
 
 def draw_probe(source: Path, out: Path) -> None:
-    save(probe_curve(json.loads(source.read_text(encoding="utf-8"))), out)
+    save(probe_curve(BlockProbe.read(source)), out)
 
 
-def accuracy_by_loops(analyses: list[dict[str, Any]]) -> Figure:
-    """Every method's accuracy against its mean depth, and beside it the curve of fixed depths."""
-    figure, (axes, side) = plt.subplots(1, 2, figsize=(7.6, 4.0), width_ratios=(1.7, 1))
-    by_title: dict[str, list[dict[str, Any]]] = {}
+def accuracy_by_loops(analyses: list[HeadAnalysis], lines: Mapping[str, Sequence[float]] | None = None) -> Figure:
+    """Accuracy against mean loops: fixed depths as a line, every method a point on the same axes.
+
+    `lines` are models without loops (a fine-tuned base, an adapter), each with its accuracy by training seed.
+    """
+    figure, axes = plt.subplots(figsize=(7.6, 4.6))
+    fixed = np.array([[100 * row.accuracy for row in analysis.fixed] for analysis in analyses])
+    depths = [row.depth for row in analyses[0].fixed]
+    axes.plot(depths, fixed.mean(axis=0), color=INK, lw=1.4, marker="o", ms=3.5, zorder=2)
+    labels = [Label("fixed depth", INK, depths[-1], float(fixed.mean(axis=0)[-1]))]
+    for title, seeds in (lines or {}).items():
+        height = 100 * float(np.mean(seeds))
+        axes.axhline(height, color=BASELINE, lw=1.1, ls="--", zorder=1)
+        labels.append(Label(title, BASELINE, depths[-1], height))
+    by_title: dict[str, list[MethodResult]] = {}
     for analysis in analyses:
-        for row in analysis["methods"]:
-            if not row["name"].startswith(("fixed", "ceiling")):
-                by_title.setdefault(row["title"], []).append(row)
-    fixed = np.array([[100 * row["accuracy"] for row in analysis["fixed"]] for analysis in analyses])
-    depths = [row["depth"] for row in analyses[0]["fixed"]]
-    best = fixed.mean(axis=0).max()
-    axes.axhline(best, color=MUTED, ls="--", lw=1, label=f"best fixed depth, {best:.1f} %")
-    colors, markers = plt.get_cmap("tab20"), "osD^vPX"
-    for number, (title, rows) in enumerate(by_title.items()):
-        x, y = ([scale * row[key] for row in rows] for scale, key in ((1, "mean_depth"), (100, "accuracy")))
+        for row in analysis.methods:
+            if not row.name.startswith(("fixed", "ceiling")) and not row.ours:
+                by_title.setdefault(row.title, []).append(row)
+    for title, rows in by_title.items():
+        x, y = np.mean([row.mean_depth for row in rows]), [100 * row.accuracy for row in rows]
         own = title == "RecurTrace"
-        look = (
-            {"fmt": "*", "ms": 13, "color": ACCENT}
-            if own
-            else {"fmt": markers[number % 7], "color": colors(number % 20)}
-        )
-        axes.errorbar(np.mean(x), np.mean(y), yerr=np.std(y, ddof=1) if len(y) > 1 else None, label=title, **look)
+        color = ACCENT if own else METHOD
+        spread = np.std(y, ddof=1) if len(y) > 1 else None
+        marker, size = ("*", 15) if own else ("D", 5.5)
+        axes.errorbar(x, np.mean(y), yerr=spread, color=color, fmt=marker, ms=size, zorder=4 if own else 3)
+        labels.append(Label(title, color, float(x), float(np.mean(y))))
     axes.set_xlabel("mean loops")
     axes.set_ylabel("accuracy, %")
-    axes.margins(x=0.1, y=0.15)
-    side.plot(depths, fixed.mean(axis=0), color=INK, lw=1.2, marker="o", ms=3)
-    side.set_xlabel("fixed depth")
-    side.xaxis.set_major_locator(MaxNLocator(integer=True))
-    figure.legend(frameon=False, fontsize=7.5, loc="upper center", bbox_to_anchor=(0.5, -0.01), ncols=4)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_xlim(0.5, depths[-1] * 1.02)
+    axes.margins(y=0.1)
+    _label_beside(axes, labels)
     return figure
 
 
-def depth_and_difficulty(analyses: list[dict[str, Any]]) -> Figure:
+class Label(NamedTuple):
+    text: str
+    color: str
+    x: float
+    y: float
+
+
+def _label_beside(axes: Axes, labels: list[Label]) -> None:
+    """Names at the right edge, each with a thin line to its point; none covers another."""
+    low, high = axes.get_ylim()
+    step, right = (high - low) * 0.052, axes.get_xlim()[1]
+    ordered = sorted(labels, key=lambda label: label.y)
+    places: list[float] = []
+    for *_, y in ordered:
+        places.append(max(y, places[-1] + step) if places else y)
+    ceiling = high
+    for i in reversed(range(len(places))):  # those that were pushed beyond the axes come down again
+        places[i] = min(places[i], ceiling)
+        ceiling = places[i] - step
+    for (text, color, x, y), place in zip(ordered, places, strict=True):
+        axes.annotate(
+            text,
+            (x, y),
+            xytext=(right * 1.04, place),
+            textcoords="data",
+            fontsize=8.5,
+            color=color,
+            va="center",
+            annotation_clip=False,
+            weight="bold" if text == "RecurTrace" else "normal",
+            arrowprops={"arrowstyle": "-", "lw": 0.5, "color": MUTED, "shrinkA": 0, "shrinkB": 3},
+        )
+
+
+def depth_by_difficulty(analyses: list[HeadAnalysis]) -> Figure:
+    """How many loops the head gives to items of each difficulty, and what depth does for them."""
+    names = [row.bucket for row in analyses[0].buckets]
+    figure, (left, right) = plt.subplots(1, 2, figsize=(7.6, 3.2), width_ratios=(1, 1.3))
+    places = range(len(names))
+    depths = np.array([[row.mean_depth for row in analysis.buckets] for analysis in analyses])
+    wanted = np.array([[row.oracle_depth for row in analysis.buckets] for analysis in analyses])
+    left.plot(places, wanted.mean(axis=0), color=MUTED, lw=1.2, ls="--", marker="s", ms=3, label="oracle")
+    spread = depths.std(axis=0, ddof=1) if len(depths) > 1 else None
+    left.errorbar(places, depths.mean(axis=0), yerr=spread, color=ACCENT, lw=1.5, marker="o", ms=4, label="head")
+    left.set_ylabel("mean loops")
+    left.legend(frameon=False, fontsize=8)
+    fixed = np.array([[row.fixed for row in analysis.buckets] for analysis in analyses]).mean(axis=0)  # [buckets, T]
+    shown = [depth for depth in (1, 2, 4, 8, 16) if depth <= fixed.shape[1]]
+    for number, depth in enumerate(shown):
+        shade = plt.get_cmap("Greys")(0.3 + 0.6 * number / max(1, len(shown) - 1))
+        right.plot(places, 100 * fixed[:, depth - 1], color=shade, lw=1.1, marker=".", label=f"T = {depth}")
+    own = np.array([[row.accuracy for row in analysis.buckets] for analysis in analyses]).mean(axis=0)
+    right.plot(places, 100 * own, color=ACCENT, lw=1.8, marker="o", ms=4, label="adaptive")
+    right.set_ylabel("accuracy, %")
+    right.legend(frameon=False, fontsize=8, ncols=2)
+    title = names[0].partition("=")[0] if "=" in names[0] else "difficulty"
+    for axes in (left, right):
+        axes.set_xticks(places, [name.partition("=")[2] or name for name in names])
+        axes.set_xlabel({"facts": "number of facts", "k": "steps k"}.get(title, title))
+    figure.tight_layout()
+    return figure
+
+
+def depth_and_difficulty(analyses: list[HeadAnalysis]) -> Figure:
     """Loops on easy and hard items: their means with the evaluation seeds, and where both stop."""
-    point = analyses[0]["operating_points"][-1]
+    point = analyses[0].operating_points[-1]
     figure, (left, right) = plt.subplots(1, 2, figsize=(6.4, 3.0), width_ratios=(1, 1.6))
-    for place, (name, color) in enumerate((("easy", MUTED), ("hard", ACCENT))):
-        seeds = [one[name] for one in point["seeds"] if one[name] is not None]
-        left.bar(place, point[name] or 0, color=color, width=0.6, alpha=0.85)
+    for place, (name, color, mean, per_seed, counts) in enumerate(
+        (
+            ("easy", MUTED, point.easy, [one.easy for one in point.seeds], point.easy_histogram),
+            ("hard", ACCENT, point.hard, [one.hard for one in point.seeds], point.hard_histogram),
+        )
+    ):
+        seeds = [depth for depth in per_seed if depth is not None]
+        left.bar(place, mean or 0, color=color, width=0.6, alpha=0.85)
         left.plot(np.full(len(seeds), place) + np.linspace(-0.15, 0.15, len(seeds)), seeds, "o", ms=3, color=INK)
-        counts = {int(depth): count for depth, count in point[f"{name}_histogram"].items()}
         total = max(1, sum(counts.values()))
         offset = -0.2 if name == "easy" else 0.2
         right.bar([depth + offset for depth in counts], [100 * count / total for count in counts.values()], width=0.4,
                   color=color, label=name)  # fmt: skip
     left.set_xticks([0, 1], ["easy", "hard"])
     left.set_ylabel("mean loops")
-    right.set_xlabel(f"loops (τ = {point['threshold']:.2f}, no floor)")
+    right.set_xlabel(f"loops (τ = {point.threshold:.2f}, no floor)")
     right.set_ylabel("% of items")
     right.xaxis.set_major_locator(MaxNLocator(integer=True))
     right.legend(frameon=False)
@@ -137,19 +211,19 @@ def depth_and_difficulty(analyses: list[dict[str, Any]]) -> Figure:
     return figure
 
 
-def threshold_curve(analyses: list[dict[str, Any]]) -> Figure:
+def threshold_curve(analyses: list[HeadAnalysis]) -> Figure:
     """What the threshold trades: accuracy against mean loops, without a floor."""
     figure, axes = plt.subplots(figsize=(6.4, 3.2))
-    rows = [analysis["threshold_sweep"] for analysis in analyses]
-    at_budget = [100 * analysis["fixed"][-1]["accuracy"] for analysis in analyses]
-    items = analyses[0]["items"]
-    x = np.mean([[row["mean_depth"] for row in run] for run in rows], axis=0)
-    gains = [[budget + 100 * row["gain"] / items for row in run] for run, budget in zip(rows, at_budget, strict=True)]
+    rows = [analysis.threshold_sweep for analysis in analyses]
+    at_budget = [100 * analysis.fixed[-1].accuracy for analysis in analyses]
+    items = analyses[0].items
+    x = np.mean([[row.mean_depth for row in run] for run in rows], axis=0)
+    gains = [[budget + 100 * row.gain / items for row in run] for run, budget in zip(rows, at_budget, strict=True)]
     y = np.mean(gains, axis=0)
     axes.plot(x, y, color=ACCENT, marker="o", ms=4, lw=1.3)
     for row, a, b in zip(rows[0], x, y, strict=True):
         axes.annotate(
-            f"τ = {row['threshold']:g}", (a, b), xytext=(4, 5), textcoords="offset points", fontsize=8, color=INK
+            f"τ = {row.threshold:g}", (a, b), xytext=(4, 5), textcoords="offset points", fontsize=8, color=INK
         )
     axes.set_xlabel("mean loops")
     axes.set_ylabel("accuracy, %")
@@ -157,26 +231,23 @@ def threshold_curve(analyses: list[dict[str, Any]]) -> Figure:
     return figure
 
 
-def gains_by_scale(table_rows: Sequence[Sequence[str]]) -> Figure:
+def gains_by_scale(scales: Sequence[ScaleGain]) -> Figure:
     """Points gained at two loops over the same-budget baseline."""
     figure, axes = plt.subplots(figsize=(6.4, 2.8))
-    gains = [float(row[3]) for row in table_rows]
-    axes.bar([row[0] for row in table_rows], gains, color=ACCENT, width=0.5)
+    gains = [np.mean(one.gains) for one in scales]
+    spreads = [np.std(one.gains, ddof=1) if len(one.gains) > 1 else 0.0 for one in scales]
+    axes.bar([one.scale for one in scales], gains, yerr=spreads, color=ACCENT, ecolor=INK, width=0.5)
     axes.axhline(0, color=INK, lw=0.8)
     axes.set_ylabel("points over the baseline")
     return figure
 
 
-def loop_cost(cost: Any) -> Figure:
+def loop_cost(cost: CostReport) -> Figure:
     """Runtime and FLOPs against the unlooped base."""
     figure, axes = plt.subplots(figsize=(6.4, 2.8))
-    loops = [row["loops"] for row in cost["depths"]]
-    axes.plot(
-        loops, [row["flops_ratio"] for row in cost["depths"]], color=MUTED, lw=1.4, marker="s", ms=4, label="FLOPs"
-    )
-    axes.plot(
-        loops, [row["time_ratio"] for row in cost["depths"]], color=ACCENT, lw=1.4, marker="o", ms=4, label="time"
-    )
+    loops = [row.loops for row in cost.depths]
+    axes.plot(loops, [row.flops_ratio for row in cost.depths], color=MUTED, lw=1.4, marker="s", ms=4, label="FLOPs")
+    axes.plot(loops, [row.time_ratio for row in cost.depths], color=ACCENT, lw=1.4, marker="o", ms=4, label="time")
     axes.set_xlabel("loops")
     axes.set_ylabel("times the base")
     axes.set_ylim(bottom=0)

@@ -3,26 +3,33 @@
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from statistics import mean
+from typing import TypeVar
 
 from jinja2 import Environment, PackageLoader, select_autoescape
+from matplotlib.figure import Figure
 
 from recurtrace.files import writing
+from recurtrace.records import MethodResult
 from recurtrace.report import figures
+from recurtrace.report.run_tables import NO_SCALES, scale_gains
 from recurtrace.report.table import Table
 from recurtrace.report.tables import all_tables
 from recurtrace.report.workspace import Workspace, read_workspace
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Picture:
     name: str
     title: str
-    draw: Callable[[], Any]
-    missing: str
-    """What is not there yet; such a picture cannot be drawn."""
+    draw: Callable[[], Figure]
+    missing: str = ""
+    """What is not there yet; such a picture is empty and not drawn."""
 
 
 def report(folder: Path, out: Path, title: str = "RecurTrace report") -> list[Path]:
@@ -59,37 +66,63 @@ def report(folder: Path, out: Path, title: str = "RecurTrace report") -> list[Pa
 
 def headline(space: Workspace) -> list[tuple[str, str]]:
     """The few numbers a reader looks for first."""
-    analyses = [analysis for analysis in space.analyses.values() if "transition" in analysis]
+    analyses = space.head_analyses
     if not analyses:
         return []
-    rows = [{row["name"]: row for row in analysis["methods"]} for analysis in analyses]
 
-    def mean(name: str, key: str) -> float:
-        return sum(row[name][key] for row in rows) / len(rows)
+    def methods(name: str) -> list[MethodResult]:
+        return [analysis.method(name) for analysis in analyses]
 
-    best = sum(max(r["accuracy"] for r in analysis["fixed"]) for analysis in analyses) / len(analyses)
+    def accuracy(name: str) -> str:
+        return f"{100 * mean(row.accuracy for row in methods(name)):.1f} %"
+
+    best = mean(max(row.accuracy for row in analysis.fixed) for analysis in analyses)
     return [
-        ("one loop, the base", f"{100 * mean('fixed-1', 'accuracy'):.1f} %"),
+        ("one loop, the base", accuracy("fixed-1")),
         ("best fixed depth", f"{100 * best:.1f} %"),
-        ("adaptive", f"{100 * mean('recurtrace', 'accuracy'):.1f} %"),
-        ("mean loops", f"{mean('recurtrace', 'mean_depth'):.2f}"),
-        ("correctness ceiling", f"{100 * mean('ceiling-correct', 'accuracy'):.1f} %"),
+        ("adaptive", accuracy("recurtrace")),
+        ("mean loops", f"{mean(row.mean_depth for row in methods('recurtrace')):.2f}"),
+        ("correctness ceiling", accuracy("ceiling-correct")),
     ]
 
 
 def all_pictures(space: Workspace) -> list[Picture]:
-    analyses = [analysis for analysis in space.analyses.values() if "operating_points" in analysis]
-    scaling = next(table for table in all_tables(space) if table.name == "scaling")
-    probe, cost = space.probe, space.cost
-    head = "" if analyses else "analysis/*.json of a model with a halting head"
+    analyses, head = space.head_analyses, "analysis/*.json of a model with a halting head"
     return [
-        Picture("loops", "Accuracy against mean loops", lambda: figures.accuracy_by_loops(analyses), head),
-        Picture("difficulty", "Depth follows difficulty", lambda: figures.depth_and_difficulty(analyses), head),
-        Picture("threshold", "What the threshold trades", lambda: figures.threshold_curve(analyses), head),
-        Picture("scales", "Gains by scale", lambda: figures.gains_by_scale(scaling.rows), scaling.missing),
-        Picture("probe", "Which layers to loop", lambda: figures.probe_curve(probe), "" if probe else "probe.json"),
-        Picture("cost", "What depth costs", lambda: figures.loop_cost(cost), "" if cost else "cost.json"),
+        _picture(
+            "loops",
+            "Accuracy against mean loops: fixed depths, every way to choose a depth, and models without loops",
+            partial(figures.accuracy_by_loops, lines=loopless(space)),
+            analyses,
+            head,
+        ),
+        _picture(
+            "buckets",
+            "Loops by difficulty, and what each depth does for it",
+            figures.depth_by_difficulty,
+            [analysis for analysis in analyses if analysis.buckets],
+            f"{head}, of items with a difficulty",
+        ),
+        _picture("difficulty", "Loops on easy and hard items", figures.depth_and_difficulty, analyses, head),
+        _picture("threshold", "What the threshold trades", figures.threshold_curve, analyses, head),
+        _picture("scales", "Gains by scale", figures.gains_by_scale, scale_gains(space), NO_SCALES),
+        _picture("probe", "Which layers to loop", figures.probe_curve, space.probe, "probe.json"),
+        _picture("cost", "What depth costs", figures.loop_cost, space.cost, "cost.json"),
     ]
+
+
+def loopless(space: Workspace) -> dict[str, list[float]]:
+    """Accuracy of the models without loops that are compared with, by training seed; the base is one loop."""
+    titles = {"full": "full fine-tune", "adapter": "matched adapter"}
+    return {
+        title: [mean(record.at("1").correct for record in one.records) for one in space.evaluations[run]]
+        for run, title in titles.items()
+        if run in space.evaluations
+    }
+
+
+def _picture(name: str, title: str, draw: Callable[[T], Figure], of: T | None, needs: str) -> Picture:
+    return Picture(name, title, partial(draw, of)) if of else Picture(name, title, Figure, missing=needs)
 
 
 def markdown(tables: list[Table], pictures: list[Picture], title: str) -> str:
@@ -98,15 +131,19 @@ def markdown(tables: list[Table], pictures: list[Picture], title: str) -> str:
     for table in tables:
         parts.append(f"## {table.title}")
         if table.missing:
-            parts.append(f"Not there yet: needs {table.missing}.")
+            parts.append(f"Not available: needs {table.missing}.")
             continue
-        lines = [f"| {' | '.join(table.columns)} |", "|---" + "|---:" * (len(table.columns) - 1) + "|"]
-        for i, row in enumerate(table.rows):
-            cells = [f"**{cell}**" if i in table.strong and cell else cell for cell in row]
-            lines.append(f"| {' | '.join(cells)} |")
-        parts.append("\n".join(lines))
+        parts.append(markdown_table(table))
         parts += [text for text in (table.note, f"`{table.source}`" if table.source else "") if text]
     return "\n\n".join(parts) + "\n"
+
+
+def markdown_table(table: Table) -> str:
+    lines = [f"| {' | '.join(table.columns)} |", "|---" + "|---:" * (len(table.columns) - 1) + "|"]
+    for i, row in enumerate(table.rows):
+        cells = [f"**{cell}**" if i in table.strong and cell else cell for cell in row]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 def latex(tables: list[Table]) -> str:

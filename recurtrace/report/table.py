@@ -20,10 +20,10 @@ class Table:
     """Rows to set apart."""
 
 
-def spread(values: Iterable[float | None], form: str = ".2f", scale: float = 1) -> str:
-    """Mean over training seeds, and the standard deviation where there are several; a value may be unknown."""
+def spread(values: Iterable[float | None], form: str = ".2f", scale: float = 1, unknown: str = "–") -> str:
+    """Mean over training seeds, and the standard deviation where there are several; values may be unknown."""
     listed = [scale * value for value in values if value is not None]
     if not listed:
-        return "–"
+        return unknown
     deviation = f" ± {statistics.stdev(listed):{form.removeprefix('+')}}" if len(listed) > 1 else ""
     return f"{statistics.mean(listed):{form}}{deviation}"

@@ -11,6 +11,7 @@ from recurtrace.report.analysis_tables import (
     reconciliation,
     thresholds,
     transition,
+    worked,
 )
 from recurtrace.report.run_tables import ablation, breadth, budget, cost, memory, scaling
 from recurtrace.report.table import Table
@@ -18,6 +19,7 @@ from recurtrace.report.workspace import Workspace
 
 TABLES: Sequence[Callable[[Workspace], Table]] = (
     main_comparison,
+    worked,
     per_task,
     breadth,
     memory,

@@ -1,11 +1,12 @@
 """At which depth a server runs, and what a request may ask for."""
 
 import difflib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from recurtrace.errors import RecurTraceError
-from recurtrace.model.configuration_recurtrace import RecurTraceConfig
+from recurtrace.halting.rule import StoppingRule
+from recurtrace.model.configuration_recurtrace import HeadSettings, RecurTraceConfig
 from recurtrace.model.depth import check_loops
 
 OVERRIDES = ("loops", "max_loops", "head")
@@ -47,6 +48,12 @@ class ServedDepths:
         if maximum is not None and maximum < loops:
             raise RecurTraceError(f"loops ({loops}) is above max_loops ({maximum}).")
         return cls(loops, loops if maximum is None else maximum)
+
+    def rule(self, settings: HeadSettings | None) -> StoppingRule:
+        """How the head stops a request, within this server's bounds; without a head, at its maximum."""
+        if settings is None:
+            return StoppingRule(0.0, self.maximum, self.maximum)
+        return replace(settings.rule, min_depth=self.minimum, max_depth=self.maximum)
 
     def asked(self, loops: Any) -> int | None:
         """Depth of a request that asks for `loops`; None: the head decides."""

@@ -58,15 +58,18 @@ class ForwardPass:
         served = self._connector.served
         self._token_loops += len(h)
         undecided = [row for row in self.rows if self._depth[row] is None]
-        if undecided and t >= served.maximum:
-            self._depth |= dict.fromkeys(undecided, t)
-        elif undecided and settings is not None and t >= served.minimum:
-            probs = head(self._pooled(h, undecided, settings.pooling))
-            if get_tensor_model_parallel_world_size() > 1:  # one rank's word, should their sums differ in a bit
-                probs = get_tp_group().broadcast(probs.contiguous(), src=0)
-            stopped = [row for row, p in zip(undecided, probs.tolist(), strict=True) if p < settings.threshold]
-            self._depth |= dict.fromkeys(stopped, t)
+        if undecided:
+            rule = served.rule(settings)
+            probs = self._continue_probs(h, undecided, head, settings.pooling) if settings and rule.asks(t) else None
+            halts = torch.as_tensor(rule.halts(t, probs)).expand(len(undecided)).tolist()
+            self._depth |= {row: t for row, halt in zip(undecided, halts, strict=True) if halt}
         return [(depth := self._depth[row]) is None or depth > t for row in self.rows]
+
+    def _continue_probs(self, h: Tensor, rows: list[int], head: HaltingHead, pooling: str) -> Tensor:
+        probs = head(self._pooled(h, rows, pooling))
+        if get_tensor_model_parallel_world_size() > 1:  # one rank's word, should their sums differ in a bit
+            probs = get_tp_group().broadcast(probs.contiguous(), src=0)
+        return probs
 
     def _pooled(self, h: Tensor, rows: list[int], pooling: str) -> Tensor:
         """[requests, d] what the head reads of prompts, which came whole."""

@@ -5,16 +5,16 @@ from importlib.util import find_spec
 from typing import Any
 
 from recurtrace.errors import RecurTraceError
+from recurtrace.model.base import read_looped_config
 from recurtrace.model.checkpoint import find_file
 from recurtrace.model.cost import cost_of
-from recurtrace.model.loading import load_config
 from recurtrace.serving.checkpoint import base_of_adapter
 from recurtrace.serving.depths import ServedDepths
 
 HUB_OPTIONS = {"revision": "--revision", "cache_dir": "--download-dir"}
 MISSING = (
     "vLLM is not installed; pip install 'recurtrace[serve]' on a CUDA machine, or see docs/serving.md for the CPU. "
-    "Everything else of RecurTrace works without it."
+    "Everything else in RecurTrace works without it."
 )
 
 
@@ -33,7 +33,7 @@ def command_line(model: str, overrides: dict[str, Any], options: list[str]) -> t
     options, given = _without_overrides(options)
     overrides = given | overrides
     hub = {name: value for name, option in HUB_OPTIONS.items() if (value := _value(options, option)) is not None}
-    config = load_config(model, **hub)
+    config = read_looped_config(model, **hub)
     for name, value in overrides.items():
         setattr(config, name, value)
     served = ServedDepths.of(config)

@@ -17,7 +17,7 @@ from recurtrace.serving.requests import RequestDepth
 logger = init_logger("vllm.recurtrace")
 
 FAMILIES = ("qwen3", "qwen2", "llama", "mistral")
-"""Bases whose layers vLLM has in the shape we loop."""
+"""Bases whose layers vLLM has in a shape that can be looped."""
 ATTENTION_BACKENDS = ("CPU_ATTN", "FLASH_ATTN", "TRITON_ATTN")
 """Those that say of each request where its tokens, keys and values are."""
 
@@ -49,10 +49,10 @@ def _refuse(vllm_config: Any) -> None:
             "a looped model cannot be split into pipeline stages, since its block may cross them; use tensor parallel."
         )
     if vllm_config.speculative_config is not None:
-        raise RecurTraceError("speculative decoding does not know loops; leave out --speculative-config.")
+        raise RecurTraceError("speculative decoding does not support loops; leave out --speculative-config.")
     if vllm_config.kv_transfer_config is not None or vllm_config.cache_config.kv_offloading_size is not None:
         raise RecurTraceError(
-            "depths travel by vLLM's connector, so there cannot be another; drop --kv-transfer-config."
+            "depths travel through vLLM's KV connector, so there can be no other; leave out --kv-transfer-config."
         )
     window = vllm_config.cache_config.sliding_window
     if window is not None and window < vllm_config.model_config.max_model_len:
@@ -109,5 +109,7 @@ def _read_prompts_whole(vllm_config: Any) -> None:
     longest = vllm_config.model_config.max_model_len
     scheduler.max_num_scheduled_tokens = None
     if scheduler.max_num_batched_tokens < longest:
-        logger.info("RecurTrace: a pass takes up to %d tokens, so that the longest prompt comes whole.", longest)
+        logger.info(
+            "RecurTrace: a forward pass takes up to %d tokens, so that the longest prompt fits in one.", longest
+        )
         scheduler.max_num_batched_tokens = longest

@@ -3,15 +3,13 @@
 import json
 import resource
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from recurtrace.files import write_json
 from recurtrace.model.cost import Cost
 
-BUDGET_FILE = "budget.json"
 _CLOCK_FILE = "clock.json"
 _CLEAR_REFS = Path("/proc/self/clear_refs")
 
@@ -67,49 +65,32 @@ class Macs:
 
 
 def training_macs(
-    cost: Cost, method: str, depth: int, context: float, first_looped: int, train_block: bool = False
+    cost: Cost,
+    method: str,
+    depth: int,
+    context: float,
+    first_looped: int,
+    train_block: bool = False,
+    labelled: float = 1.0,
 ) -> Macs:
     """What a token costs at a depth when it attends to `context` positions.
 
-    Nothing is propagated back before the first thing that is trained: the base's encoder, and the first loop of a
-    frozen block.
+    `labelled` is the part of the tokens whose next one has a label: the LM head is computed there only. Nothing
+    is propagated back before the first thing that is trained: the base's encoder, and the first loop of a frozen block.
     """
     attention = 2 * cost.attention_width * context
     back = cost.layer_macs + 2 * attention  # through a layer: attention has two operands with a gradient each
-    decoder = (cost.layers - first_looped - cost.looped_layers) * back + cost.head_macs
+    head = labelled * cost.head_macs
+    decoder = (cost.layers - first_looped - cost.looped_layers) * back + head
     if method == "full":
-        weights = cost.layers * cost.layer_macs + cost.head_macs
-        return Macs(cost.macs(1, context), cost.layers * back + cost.head_macs, weights)
+        weights = cost.layers * cost.layer_macs + head
+        return Macs(cost.macs(1, context, labelled), cost.layers * back + head, weights)
     if method == "adapter":
-        forward = cost.macs(1, context) + cost.added_macs
+        forward = cost.macs(1, context, labelled) + cost.added_macs
         return Macs(forward, decoder + cost.looped_layers * back + cost.added_macs, cost.added_macs)
     passes = depth if train_block else depth - 1  # of the block, that are propagated through
     if passes == 0:
-        return Macs(cost.macs(depth, context), 0.0, 0.0)
+        return Macs(cost.macs(depth, context, labelled), 0.0, 0.0)
     through = decoder + passes * cost.looped_layers * back + (depth - 1) * cost.added_macs
     weights = (depth - 1) * cost.added_macs + (passes * cost.looped_layers * cost.layer_macs if train_block else 0)
-    return Macs(cost.macs(depth, context), through, weights)
-
-
-@dataclass(frozen=True)
-class Budget:
-    """One column of the paper's budget table."""
-
-    method: str
-    parameters: int
-    trained_parameters: int
-    steps: int
-    batch_size: int
-    max_length: int
-    tokens: int
-    mean_depth: float
-    forward_flops: float
-    total_flops: float
-    seconds: float
-    peak_bytes: int
-    processes: int
-    device: str
-    precision: str
-
-    def write(self, folder: Path) -> None:
-        write_json(folder / BUDGET_FILE, asdict(self))
+    return Macs(cost.macs(depth, context, labelled), through, weights)

@@ -11,6 +11,7 @@ from transformers import PreTrainedConfig
 from recurtrace.model import RecurTraceConfig, RecurTraceForCausalLM
 from recurtrace.model.base import read_base_config
 from recurtrace.model.cost import cost_of
+from recurtrace.model.labelled_loss import CHUNK_LOGITS
 from recurtrace.training.budget import training_macs
 from recurtrace.training.depth_sampler import DepthSampler
 from recurtrace.training.methods import freeze_for_stage_1, loop_config
@@ -29,11 +30,12 @@ class Estimate:
     gradient_bytes: int
     optimizer_bytes: int
     activation_bytes: int
-    """Kept for backward in one forward pass at the largest training depth, logits included."""
+    """Kept for backward in one forward pass at the largest training depth, and the logits that exist at once."""
     tokens: int | None
     """Of the whole run; None if it is counted in epochs of data that is not packed yet."""
     mean_depth: float
     flops_per_step: float
+    """With a label at every position, since the data is not read; the LM head's part shrinks with the labels."""
     steps: int | None
 
     def memory(self, processes: int = 1, shard_optimizer: bool = False, shard_weights: bool = False) -> int:
@@ -43,7 +45,7 @@ class Estimate:
 
 
 def estimate(recipe: TrainRecipe) -> Estimate:
-    base_config = read_base_config(recipe.model, **({"revision": recipe.revision} if recipe.revision else {}))
+    base_config = read_base_config(recipe.base, **({"revision": recipe.revision} if recipe.revision else {}))
     config = loop_config(recipe, base_config)
     cost = cost_of(config)
     with torch.device("meta"):
@@ -77,7 +79,10 @@ def estimate(recipe: TrainRecipe) -> Estimate:
 
 
 def _activations(recipe: TrainRecipe, config: RecurTraceConfig, base: PreTrainedConfig, depth: int) -> int:
-    """States, projections and MLP of every layer that is propagated through, and the logits in float32 twice."""
+    """States, projections and MLP of every layer that is propagated through, and a chunk of logits three times.
+
+    In float32: the logits, their log-softmax and their gradient.
+    """
     tokens = recipe.micro_batch_size * recipe.max_length
     size = 2 if recipe.precision == "bf16" else 4
     heads = base.num_attention_heads + 2 * base.num_key_value_heads
@@ -90,4 +95,5 @@ def _activations(recipe: TrainRecipe, config: RecurTraceConfig, base: PreTrained
     memories = (depth - 1) * config.loop_num_layers if recipe.method == "loop" else 0
     if recipe.gradient_checkpointing:
         of_layer = size * base.hidden_size  # a layer's input; the rest is computed again
-    return tokens * (passes * of_layer + memories * of_memory + 2 * 4 * base.vocab_size)
+    logits = 3 * 4 * min(tokens * base.vocab_size, CHUNK_LOGITS)
+    return tokens * (passes * of_layer + memories * of_memory) + logits

@@ -10,9 +10,10 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from recurtrace.errors import RecurTraceError
 from recurtrace.model import RecurTraceConfig, RecurTraceForCausalLM
-from recurtrace.model.base import load_base, portable_name, read_base_config, read_config
+from recurtrace.model.base import load_base, portable_name, read_base_config, read_looped_config
 from recurtrace.model.checkpoint import ADAPTER_FILE
 from recurtrace.model.families import PRESET_NUM_LAYERS, choose_block
+from recurtrace.records import BlockProbe
 from recurtrace.training.recipe import TrainRecipe
 
 LORA_TOLERANCE = 0.02  # how far the adapter's size may be from the loop modules'
@@ -28,15 +29,24 @@ def build_model(recipe: TrainRecipe) -> nn.Module:
 
 def loop_config(recipe: TrainRecipe, base_config: PreTrainedConfig) -> RecurTraceConfig:
     """The loop a recipe describes; for a method without loops, the one it is compared with."""
-    fields = {**recipe.loop, "loop_memory": recipe.method != "plain_loop"}
+    fields = loop_fields(recipe)
     if recipe.start_from is not None:
-        fields.setdefault("loop_start", read_config(str(recipe.start_from)).loop_start)
+        fields.setdefault("loop_start", read_looped_config(recipe.start_from).loop_start)
     start = choose_block(base_config, fields.pop("loop_start", None), fields.get("loop_num_layers", PRESET_NUM_LAYERS))
     return RecurTraceConfig(text_config=base_config, loop_start=start, **fields)
 
 
+def loop_fields(recipe: TrainRecipe) -> dict[str, Any]:
+    """Fields of the loop's config that a recipe sets, by itself or by the probe it names."""
+    fields = {**recipe.loop, "loop_memory": recipe.method != "plain_loop"}
+    if recipe.probe is not None:
+        found = BlockProbe.read(recipe.probe)
+        fields |= {"loop_start": found.loop_start, "loop_num_layers": found.loop_num_layers}
+    return fields
+
+
 def changes_base(recipe: TrainRecipe) -> bool:
-    """A run that trains the block, or goes on from one that did: its model must be saved with its base."""
+    """A run that trains the block, or continues one that did: its model must be saved with its base."""
     merged_start = recipe.start_from is not None and not (recipe.start_from / ADAPTER_FILE).is_file()
     return recipe.train_block or merged_start
 
@@ -53,9 +63,9 @@ def freeze_for_stage_1(model: RecurTraceForCausalLM, train_block: bool = False) 
 
 
 def _looped(recipe: TrainRecipe) -> RecurTraceForCausalLM:
-    fields = {**recipe.loop, "loop_memory": recipe.method == "loop"}
+    fields = loop_fields(recipe)
     if recipe.start_from is None:
-        model = RecurTraceForCausalLM.from_base(recipe.model, **fields, **_loading(recipe, frozen=True))
+        model = RecurTraceForCausalLM.from_base(recipe.base, **fields, **_loading(recipe, frozen=True))
     else:
         model = _continued(recipe, fields)
     freeze_for_stage_1(model, recipe.train_block)
@@ -71,9 +81,10 @@ def _continued(recipe: TrainRecipe, fields: dict[str, Any]) -> RecurTraceForCaus
     config.override(fields)
     if config.block != before.config.block:
         raise RecurTraceError(f"{recipe.start_from} loops other layers than the recipe; leave out loop_start.")
-    if before.config.base_model_name_or_path not in (None, portable_name(recipe.model)):
+    if before.config.base_model_name_or_path not in (None, portable_name(recipe.base)):
         raise RecurTraceError(
-            f"{recipe.start_from} stands on {before.config.base_model_name_or_path}, not on {recipe.model}; name that."
+            f"{recipe.start_from} was made on {before.config.base_model_name_or_path}, not on {recipe.model}; set "
+            "model to that base."
         )
     if before.config.loop_memory and any(getattr(config, name) != getattr(before.config, name) for name in _SHAPING):
         raise RecurTraceError(f"the memory of {recipe.start_from} has another shape; leave out {', '.join(_SHAPING)}.")
@@ -85,8 +96,8 @@ def _continued(recipe: TrainRecipe, fields: dict[str, Any]) -> RecurTraceForCaus
 
 def _full(recipe: TrainRecipe) -> PreTrainedModel:
     """The same-budget baseline: every weight of the base, run once."""
-    read_base_config(recipe.model, **({"revision": recipe.revision} if recipe.revision else {}))
-    base, _ = load_base(recipe.model, **_loading(recipe, frozen=False))
+    read_base_config(recipe.base, **({"revision": recipe.revision} if recipe.revision else {}))
+    base, _ = load_base(recipe.base, **_loading(recipe, frozen=False))
     return base
 
 
@@ -94,7 +105,7 @@ def _adapter(recipe: TrainRecipe) -> nn.Module:
     """The capacity control: LoRA on the layers that would be looped, of the loop modules' size, run once."""
     from peft import LoraConfig, get_peft_model
 
-    base, _ = load_base(recipe.model, **_loading(recipe, frozen=True))
+    base, _ = load_base(recipe.base, **_loading(recipe, frozen=True))
     config = loop_config(recipe, base.config)
     ranks = matched_ranks(config)
     lora = LoraConfig(

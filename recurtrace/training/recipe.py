@@ -2,21 +2,24 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
-from transformers import Qwen3Config
 
-from recurtrace.data.little_world import PRETRAIN_STEPS
-from recurtrace.data.synthetic import Sizes
+from recurtrace.assets import place
+from recurtrace.data.synthetic import PRETRAIN_STEPS, Sizes
 from recurtrace.recipe import Recipe
 
 Method = Literal["loop", "plain_loop", "full", "adapter"]
 
 
 class Optimization(Recipe):
-    """How long, how fast, on how much at once; shared by every method, so that budgets are the same."""
+    """Length, learning rate and batch size; the same fields for every method, so that budgets are equal."""
 
+    paths: ClassVar[tuple[str, ...]] = ("out", "model", "data", "probe", "start_from")
+
+    root: Path | None = None
+    """Folder that relative paths start from, itself relative to the recipe. Default: the working directory."""
     out: Path
     """Folder of the run: checkpoints, the trained model, the budget."""
     seed: int = Field(0, ge=0)
@@ -31,7 +34,7 @@ class Optimization(Recipe):
     """Tokens in one packed sequence."""
     learning_rate: PositiveFloat = 1e-4
     warmup: float = Field(0.03, ge=0, lt=1)
-    """Share of the steps in which the learning rate rises; it falls by a cosine in the others."""
+    """Share of the steps in which the learning rate rises; after that it falls as a cosine."""
     betas: tuple[float, float] = (0.9, 0.95)
     weight_decay: NonNegativeFloat = 0.01
     clip: PositiveFloat = 1.0
@@ -47,7 +50,7 @@ class Optimization(Recipe):
     keep: PositiveInt = 2
     """Checkpoints that are kept."""
     evaluate_on: PositiveInt = 1000
-    """Held-out examples that the loss is measured on, at most."""
+    """Largest number of held-out examples that the loss is measured on."""
     report_to: list[str] = []
     """Trackers: tensorboard, wandb and so on."""
 
@@ -66,7 +69,7 @@ class TrainRecipe(Optimization):
     """A stage-1 run, or one of the baselines it is compared with."""
 
     model: str
-    """Hub id or folder of the base."""
+    """Hub id or folder of the base; embedded/base is the one that comes with the package."""
     revision: str | None = None
     """Branch, tag or commit of a hub model."""
     method: Method = "loop"
@@ -74,29 +77,47 @@ class TrainRecipe(Optimization):
     adapter (LoRA on the same block, as many parameters as the loop modules, no loop)."""
     loop: dict[str, Any] = {}
     """Fields of the loop's config: loop_start, loop_memory_window, loop_qk_norm and so on."""
+    probe: Path | None = None
+    """Result of `recurtrace probe`: loop the block it found."""
     data: Path
     """Folder of a mixture made by `recurtrace data build`."""
     train_block: bool = False
-    """Train the looped layers' own weights too. One loop is then no longer the base."""
+    """Train the looped layers' weights too: an extension (not in the paper). One loop is then no longer the base."""
     start_from: Path | None = None
-    """A looped model to go on from; memory it lacks is added fresh. The same start for two continuations."""
+    """A looped model to continue from; memory that it lacks is added untrained. For the matched same-start control."""
     attention: str | None = None
     """Attention implementation, e.g. flash_attention_2."""
     evaluate_depths: list[PositiveInt] = [1, 2, 4, 6, 8]
+
+    @property
+    def base(self) -> str:
+        """Where the base is."""
+        return place(self.model)
+
+    @model_validator(mode="after")
+    def _check_loop(self) -> Self:
+        if self.loop:
+            from recurtrace.model.configuration_recurtrace import RecurTraceConfig
+
+            if unknown := [name for name in self.loop if name not in RecurTraceConfig.__dataclass_fields__]:
+                raise ValueError(f"loop.{unknown[0]} is not a field of the loop's config")
+        return self
 
     @model_validator(mode="after")
     def _check_method(self) -> Self:
         if self.method in ("full", "adapter") and (self.train_block or self.start_from):
             raise ValueError(f"train_block and start_from are for looped models, not for {self.method}")
+        if self.probe is not None and {"loop_start", "loop_num_layers"} & self.loop.keys():
+            raise ValueError("probe says which layers to loop; leave out loop.loop_start and loop.loop_num_layers")
         if self.method == "plain_loop" and self.loop.get("loop_memory"):
-            raise ValueError("plain_loop has no memory; leave out loop_memory or take the method loop")
+            raise ValueError("plain_loop has no memory; leave out loop_memory, or use the method loop")
         if self.method == "loop" and self.loop.get("loop_memory") is False:
-            raise ValueError("without memory the method is plain_loop")
+            raise ValueError("loop has memory; use the method plain_loop for looping without it")
         return self
 
 
 class PretrainRecipe(Optimization):
-    """A small base of our own, from random weights, on text generated in its little world."""
+    """A small base from random weights, trained on generated text."""
 
     architecture: dict[str, Any]
     """Fields of transformers' Qwen3Config; the vocabulary is the tokenizer's."""
@@ -111,12 +132,14 @@ class PretrainRecipe(Optimization):
     walks: float = Field(0.2, ge=0, le=1)
     """Share of examples that follow pointers and write down the way."""
     start_from: Path | None = None
-    """A base of an earlier lesson to go on from, of the same architecture."""
+    """A base of the same architecture to continue from."""
 
     @model_validator(mode="after")
     def _check_world(self) -> Self:
         if self.variety + self.walks > 1:
-            raise ValueError("variety and walks are shares of the same examples; together they are above 1")
+            raise ValueError("variety and walks are shares of the same examples and must not exceed 1 together")
+        from transformers import Qwen3Config
+
         fields = {field.name for field in dataclasses.fields(Qwen3Config)} - {"vocab_size"}
         if unknown := [name for name in self.architecture if name not in fields]:
             raise ValueError(f"architecture.{unknown[0]} is not a field of Qwen3Config that can be set")

@@ -1,6 +1,5 @@
-"""A run from its recipe: data, model, trainer, and the same command to go on after a kill."""
+"""A run from its recipe: data, model, trainer; the same call resumes after an interruption."""
 
-import json
 import logging
 import os
 import shutil
@@ -21,13 +20,14 @@ from recurtrace.data.mixture import read_examples, read_split
 from recurtrace.data.packing import PackCollator, open_packed, write_packed
 from recurtrace.data.sampling import stratified
 from recurtrace.errors import RecurTraceError
-from recurtrace.files import holds_something, write_json
+from recurtrace.files import claim, load_manifest, write_json
 from recurtrace.model import RecurTraceConfig, RecurTraceForCausalLM
 from recurtrace.model.base import read_base_config
 from recurtrace.model.checkpoint import WeightReader, weight_files
 from recurtrace.model.cost import cost_of
 from recurtrace.model.tokenizer import load_tokenizer
-from recurtrace.training.budget import BUDGET_FILE, Budget, Clock, training_macs
+from recurtrace.records import BUDGET_FILE, Budget, write_record
+from recurtrace.training.budget import Clock, training_macs
 from recurtrace.training.depth_sampler import DepthSampler
 from recurtrace.training.methods import build_model, changes_base, loop_config
 from recurtrace.training.recipe import Optimization, PretrainRecipe, TrainRecipe
@@ -45,9 +45,11 @@ def train(recipe: TrainRecipe) -> Path:
     hub = {"revision": recipe.revision} if recipe.revision else {}
     read_split(recipe.data, "train")  # refused before anything is written
     if not (held_out := stratified(read_examples(recipe.data, "heldout"), recipe.evaluate_on, recipe.seed)):
-        raise RecurTraceError(f"the mixture {str(recipe.data)!r} holds nothing out; build it with heldout above 0.")
-    loop_config(recipe, read_base_config(recipe.model, **hub))
-    tokenizer = load_tokenizer(recipe.model, **hub)
+        raise RecurTraceError(
+            f"the mixture {str(recipe.data)!r} has no held-out examples; build it with heldout above 0."
+        )
+    loop_config(recipe, read_base_config(recipe.base, **hub))
+    tokenizer = load_tokenizer(recipe.base, **hub)
     arguments = training_arguments(recipe)
     with arguments.main_process_first(local=False, desc="the run's folder"):
         if (done := _begin(recipe)) is not None:
@@ -183,7 +185,8 @@ def _run(
     )
     if clock.launched not in (None, trainer.launched):
         raise RecurTraceError(
-            f"{last} was written by {clock.launched}, and this is {trainer.launched}; go on as the run was begun."
+            f"{last} was written by {clock.launched}, and this is {trainer.launched}; resume with the launcher that "
+            "started the run."
         )
     if last is not None and _trained_to_the_end(last) and not trainer.is_fsdp_enabled:
         trainer.restore(last)
@@ -194,7 +197,7 @@ def _run(
     trainer.save_model(str(folder))
     if arguments.should_save:
         trainer.state.save_to_json(str(recipe.out / "history.json"))
-        _budget(recipe, trainer, training_data).write(recipe.out)
+        write_record(recipe.out / BUDGET_FILE, _budget(recipe, trainer, training_data))
     trainer.accelerator.wait_for_everyone()
     return folder
 
@@ -210,13 +213,16 @@ def _budget(recipe: Optimization, trainer: LoopTrainer, data: datasets.Dataset) 
     else:  # a base alone has no block; where one would be does not matter to what it costs
         config = RecurTraceConfig(text_config=model.config, loop_start=1)
     cost = cost_of(config)
-    lengths = [length for row in data.select(range(min(len(data), 2000)))["lengths"] for length in row]
+    sample = data.select(range(min(len(data), 2000)))
+    lengths = [length for row in sample["lengths"] for length in row]
     context = sum(length**2 for length in lengths) / sum(lengths) / 2
+    prompts = sum(length for row in sample["prompt_lengths"] for length in row)
+    labelled = (sum(lengths) - prompts) / (len(sample) * recipe.max_length)
     passes = _forward_passes(len(data), state.max_steps, arguments)
     depths = [trainer.sampler(index) if trainer.sampler is not None else 1 for index in passes]
     tokens_per_pass = recipe.micro_batch_size * arguments.world_size * recipe.max_length
     block = isinstance(recipe, TrainRecipe) and recipe.train_block
-    macs = [training_macs(cost, method, depth, context, config.block.start, block) for depth in depths]
+    macs = [training_macs(cost, method, depth, context, config.block.start, block, labelled) for depth in depths]
     return Budget(
         method=method,
         parameters=sum(p.numel() for p in model.parameters()),
@@ -253,23 +259,17 @@ def _trained_to_the_end(checkpoint: str) -> bool:
 
 def _begin(recipe: Optimization) -> Path | None:
     """Claim the run's folder, or find the run finished."""
-    written = recipe.model_dump(mode="json")
-    file = recipe.out / RECIPE_FILE
-    if file.is_file() and json.loads(file.read_text(encoding="utf-8")) == written:
-        if not (recipe.out / BUDGET_FILE).is_file():
-            return None
+    file, what = recipe.out / RECIPE_FILE, recipe.model_dump(mode="json")
+    finished = (recipe.out / BUDGET_FILE).is_file()
+    trained = finished or any(recipe.out.glob("checkpoint-*"))
+    if file.is_file() and not trained and load_manifest(file, "run", "recurtrace train") != what:
+        shutil.rmtree(recipe.out)  # begun with another recipe, but nothing was trained
+    if claim(recipe.out, RECIPE_FILE, what, "run") is None:
+        write_json(file, what)
+        return None
+    if finished:
         logger.info("%s is finished already.", recipe.out)
-        return recipe.out / MODEL_FOLDER
-    if file.is_file():
-        if any(recipe.out.glob("checkpoint-*")) or (recipe.out / BUDGET_FILE).is_file():
-            raise RecurTraceError(
-                f"{str(recipe.out)!r} holds a run of another recipe; choose another out, or remove that folder."
-            )
-        shutil.rmtree(recipe.out)  # begun, but nothing was trained
-    elif holds_something(recipe.out):
-        raise RecurTraceError(f"{str(recipe.out)!r} is not empty and holds no run; choose another out.")
-    write_json(file, written)
-    return None
+    return recipe.out / MODEL_FOLDER if finished else None
 
 
 def _packed(

@@ -1,8 +1,8 @@
 """The Hugging Face Trainer with a depth for each forward pass.
 
 Everything else (accelerate, DeepSpeed, FSDP, mixed precision, accumulation, trackers) is the Trainer's own. Added are
-the sampled depth, evaluation at several depths, checkpoints that appear whole or not at all, and a stop at the first
-loss that is not finite.
+the sampled depth, a loss without the logits of positions that have no label, evaluation at several depths, checkpoints
+that appear whole or not at all, and a stop at the first loss that is not finite.
 """
 
 import math
@@ -14,7 +14,15 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedTokenizerBase, ProgressCallback, Trainer, TrainerState, TrainingArguments
+from transformers import (
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    ProgressCallback,
+    Trainer,
+    TrainerState,
+    TrainingArguments,
+)
+from transformers.integrations import is_deepspeed_zero3_enabled
 from transformers.trainer_utils import rotate_checkpoints
 
 from recurtrace.data.collate import IGNORED
@@ -22,6 +30,7 @@ from recurtrace.data.packing import PackCollator
 from recurtrace.errors import RecurTraceError
 from recurtrace.model import RecurTraceForCausalLM
 from recurtrace.model.checkpoint import ADAPTER_FILE, WeightReader, read_adapter, weight_files
+from recurtrace.model.labelled_loss import accept_return_logits
 from recurtrace.training.budget import Clock
 from recurtrace.training.depth_sampler import DepthSampler
 
@@ -64,6 +73,10 @@ class LoopTrainer(Trainer):
         self.merge_base = merge_base
         self.clock = clock
         self._saving = False
+        if not isinstance(model, RecurTraceForCausalLM):  # a causal LM, or PEFT around one
+            accept_return_logits(next(part for part in model.modules() if isinstance(part, PreTrainedModel)))
+        # ZeRO-3 follows each module forward and then backward, and has no weights in between.
+        self._loss_options = {"return_logits": is_deepspeed_zero3_enabled()}
         self._micro = (-1, 0)  # optimizer step, forward passes in it
         self._depths: list[int] = []  # since the last log
         # Our models' losses divide by the labels of the whole step, whatever wraps them.
@@ -85,6 +98,7 @@ class LoopTrainer(Trainer):
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
         names = inputs.pop("names", [])
+        inputs |= self._loss_options
         depth = None
         if self.sampler is not None:
             depth = inputs["loops"] = self.sampler(self.forward_index())
@@ -131,9 +145,9 @@ class LoopTrainer(Trainer):
             batch = self._prepare_inputs(batch)
             totals[-1] += (batch["labels"][:, 1:] != IGNORED).sum()
             for number, depth in enumerate(self.evaluate_depths):
-                depths = {"loops": depth} if depth else {}
+                options = self._loss_options | ({"loops": depth} if depth else {})
                 with self.compute_loss_context_manager():
-                    totals[number] += model(**batch, **depths, use_cache=False, num_items_in_batch=1).loss.double()
+                    totals[number] += model(**batch, **options, use_cache=False, num_items_in_batch=1).loss.double()
         totals = self.accelerator.reduce(totals, "sum")
         model.train(was_training)
         nll = (totals[:-1] / totals[-1]).tolist()

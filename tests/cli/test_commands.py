@@ -65,7 +65,7 @@ def test_convert_is_deterministic(base, tmp_path):
 
 
 def test_convert_merged(base, tmp_path):
-    run("convert", base, "--out", tmp_path / "out", "--loop-start", 1, "--merge", "--dtype", "bfloat16")
+    run("convert", base, "--out", tmp_path / "out", "--loop-start", 1, "--merge-base", "--dtype", "bfloat16")
     model = RecurTraceForCausalLM.from_pretrained(tmp_path / "out")
     assert model.dtype == torch.bfloat16
     assert (tmp_path / "out" / "model.safetensors").exists()
@@ -128,8 +128,8 @@ def test_help_is_made_from_the_config():
         (["convert", "BASE", "--out", "BASE", "--loop-start", "2"], "holds a full checkpoint"),
         (["convert", "/no/such/folder", "--out", "OUT"], "no model found at '/no/such/folder'"),
         (["generate", "LOOPED", ""], "the prompt is empty"),
-        (["generate", "LOOPED", "w5", "--loops", "0"], "loops must be at least 1"),
-        (["generate", "LOOPED", "w5", "--loops", "many"], "--loops takes a whole number or adaptive, got 'many'"),
+        (["generate", "LOOPED", "w5", "--loops", "0"], "depths are whole numbers"),
+        (["generate", "LOOPED", "w5", "--loops", "many"], "adaptive, such as 1,2,4 or 1-16; got 'many'"),
         (["generate", "LOOPED", "w5", "--loops", "2", "--threshold", "0.3"], 'belong to loops="adaptive"'),
         (["generate", "LOOPED", "w5", "--chat"], "this tokenizer has no chat template"),
         (["generate", "BASE", "w5"], "is a qwen3 model without loops"),

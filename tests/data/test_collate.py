@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recurtrace import RecurTraceError
-from recurtrace.data.collate import IGNORED, MIN_PROMPT, Encoded, Encoder, collate_packed, collate_padded, pack
+from recurtrace.data.collate import IGNORED, MIN_PROMPT, Encoded, Encoder, collate_padded
 from recurtrace.data.example import Example
+from recurtrace.data.packing import collate_packed, pack
 from recurtrace.data.synthetic import training_items
 from tests.conftest import byte_tokenizer, tiny_looped
 

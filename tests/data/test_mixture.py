@@ -145,7 +145,7 @@ def test_missing_data(tmp_path, data_dir):
 def test_refusals(tmp_path, data_dir):
     build(recipe(), tmp_path / "out", data_dir)
     with pytest.raises(
-        RecurTraceError, match="a mixture of another recipe; choose another folder, or pass --overwrite"
+        RecurTraceError, match="a different mixture .different recipe.; choose another folder, or pass --overwrite"
     ):
         build(recipe(seed=5), tmp_path / "out", data_dir)
     build(recipe(seed=5), tmp_path / "out", data_dir, overwrite=True)
@@ -166,8 +166,8 @@ def test_refusals(tmp_path, data_dir):
     [
         ({"sources": [{"task": "gsm9k"}]}, "there is no task 'gsm9k'"),
         ({"sources": [{"task": "mmlu"}]}, "mmlu is for testing only; train on"),
-        ({"sources": [{"task": "gsm8k"}, {"task": "gsm8k"}]}, "gsm8k is there twice"),
-        ({"sources": [{"task": "c4"}]}, "c4 has no end; give it a count"),
+        ({"sources": [{"task": "gsm8k"}, {"task": "gsm8k"}]}, "gsm8k is listed twice"),
+        ({"sources": [{"task": "c4"}]}, "c4 is streamed without an end; give it a count"),
         ({"sources": [{"task": "gsm8k", "cuont": 3}]}, "there is no field 'sources.0.cuont'"),
         ({"sources": [{"task": "gsm8k", "count": 0}]}, r"sources.0.count: input should be greater than 0 \(got 0\)"),
         ({"sources": []}, "sources: list should have at least 1 item"),

@@ -26,6 +26,15 @@ def test_every_bucket_has_its_share(sizes, share, seed):
         assert abs(found[f"b{bucket}"] - size * count / len(whole)) <= 1 + len(sizes) / 2
 
 
+def test_tasks_with_the_same_buckets_are_strata_of_their_own():
+    """Two tasks, both with buckets easy and hard: a small sample of many has each task's hard items in their share."""
+    counts = {("one", "easy"): 300, ("one", "hard"): 100, ("two", "easy"): 40, ("two", "hard"): 360}
+    whole = [Example(f"{t}{b}{i}", t, "p", "a", bucket=b) for (t, b), size in counts.items() for i in range(size)]
+    found = Counter((example.task, example.bucket) for example in stratified(whole, 80))
+    for stratum, size in counts.items():
+        assert abs(found[stratum] - size / 10) <= 1
+
+
 def test_eight_disjoint_seeds_of_300():
     whole = examples(2000, 600, 385)  # as many as MathQA's test
     seeds = evaluation_seeds(whole)
@@ -38,5 +47,5 @@ def test_eight_disjoint_seeds_of_300():
 
 
 def test_too_few_items():
-    with pytest.raises(RecurTraceError, match="8 seeds of 300 items need 2400 different ones, and there are 254"):
+    with pytest.raises(RecurTraceError, match="8 seeds of 300 items need 2400 different ones, but there are 254"):
         evaluation_seeds(examples(254))

@@ -45,7 +45,7 @@ def found(model, tokenizer, examples, tmp_path_factory):
         probs.append(out.continue_probs[0])
     model.config.loop_halting_threshold = float(torch.stack(probs)[:, :4].flatten().quantile(0.3))
     out = tmp_path_factory.mktemp("evaluation") / "e"
-    evaluate(model, tokenizer, examples, out, [1, 3, "adaptive", "k"], list(range(len(examples))), batch_size=5)
+    evaluate(model, tokenizer, examples, out, [1, 3, "adaptive", "k"], seeds=list(range(len(examples))), batch_size=5)
     return read_evaluation(out)
 
 
@@ -81,15 +81,16 @@ def test_a_killed_evaluation_goes_on(found, model, tokenizer, examples, tmp_path
         return real(*args, **options)
 
     monkeypatch.setattr(module, "measure", dies)
-    arguments = (model, tokenizer, examples, tmp_path / "e", [1, 3, "adaptive", "k"], list(range(len(examples))))
+    arguments = (model, tokenizer, examples, tmp_path / "e", [1, 3, "adaptive", "k"])
+    options = {"seeds": list(range(len(examples))), "batch_size": 5}
     with pytest.raises(KeyboardInterrupt):
-        evaluate(*arguments, batch_size=5)
+        evaluate(*arguments, **options)
     with pytest.raises(RecurTraceError, match="10 of 16 items"):
         read_evaluation(tmp_path / "e")
     (file,) = (tmp_path / "e").glob("records*")
     file.write_text(file.read_text()[:-30])  # a line half-written
     monkeypatch.setattr(module, "measure", real)
-    evaluate(*arguments, batch_size=5)
+    evaluate(*arguments, **options)
     again = read_evaluation(tmp_path / "e")
     assert [record.id for record in again.records] == [record.id for record in found.records]
     for one, other in zip(again.records, found.records, strict=True):
@@ -97,11 +98,32 @@ def test_a_killed_evaluation_goes_on(found, model, tokenizer, examples, tmp_path
         assert [r.nll for r in one.results] == pytest.approx([r.nll for r in other.results], rel=1e-5)
 
 
+def test_no_logit_is_made_that_is_not_read(found, model, tokenizer, examples, tmp_path):
+    """At chosen depths alone, the LM head sees every answer position once: at its example's own depth."""
+    positions = []
+
+    def count(head, states, logits):
+        positions.append(len(logits) if logits.dim() == 2 else 0)  # three are of answers that are written out
+
+    hook = model.lm_head.register_forward_hook(count)
+    try:
+        evaluate(model, tokenizer, examples, tmp_path / "e", ["adaptive"], batch_size=5)
+    finally:
+        hook.remove()
+    encoded = Encoder(tokenizer, 512)(examples)
+    assert sum(positions) == sum(len(item.input_ids) - item.prompt_length for item in encoded)
+    own = {record.id: record.at("adaptive") for record in read_evaluation(tmp_path / "e").records}
+    for record in found.records:
+        result, expected = own[record.id], record.at("adaptive")
+        assert (result.depth, result.answer) == (expected.depth, expected.answer)
+        assert result.nll == pytest.approx(expected.nll, rel=1e-5)
+
+
 def test_another_evaluation_in_the_folder_is_refused(model, tokenizer, examples, tmp_path):
     evaluate(model, tokenizer, examples[:2], tmp_path / "e", [1])
-    with pytest.raises(RecurTraceError, match="another loops"):
+    with pytest.raises(RecurTraceError, match="different loops"):
         evaluate(model, tokenizer, examples[:2], tmp_path / "e", [2])
-    with pytest.raises(RecurTraceError, match="another items"):
+    with pytest.raises(RecurTraceError, match="different items"):
         evaluate(model, tokenizer, examples[:3], tmp_path / "e", [1])
 
 
@@ -117,22 +139,17 @@ def test_bad_requests_get_a_sentence(model, tokenizer, examples, tmp_path):
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "evaluation.json").write_text(json.dumps({"items": 1}))
     (tmp_path / "b" / "records-00000-of-00001.jsonl").write_text("{}\n")
-    with pytest.raises(RecurTraceError, match="line 1 of .* is no record"):
+    with pytest.raises(RecurTraceError, match="line 1 of .* is not a record"):
         read_evaluation(tmp_path / "b")
 
 
 def test_two_processes_give_the_same_records(model, tokenizer, tmp_path):
-    from recurtrace.cli.evaluate import parse_loops
     from tests.cli.test_commands import run
     from tests.training.test_processes import free_port
 
-    assert parse_loops("1-3,8,adaptive") == [1, 2, 3, 8, "adaptive"]
-    for wrong in ("4-2", "adaptive-3", "0", "deep", ""):
-        with pytest.raises(RecurTraceError, match="--loops takes numbers"):
-            parse_loops(wrong)
     model.save_pretrained(tmp_path / "model", merge_base=True)
     tokenizer.save_pretrained(tmp_path / "model")
-    common = ("evaluate", tmp_path / "model", "--tasks", "arithmetic", "--count", 24, "--loops", "1,2")
+    common = ("evaluate", tmp_path / "model", "--data", "arithmetic", "--loops", "1,2")
     said = run(*common, "--out", tmp_path / "one", "--seeds", 3, "--per-seed", 8)
     assert "24 records" in said
     config = Path(__file__).parents[2] / "recurtrace/recipes/accelerate/two-cpu.yaml"
@@ -164,10 +181,10 @@ def test_baselines_go_through_the_same_command(model, tokenizer, tmp_path):
     get_peft_model(base, LoraConfig(r=2, target_modules=["q_proj"])).save_pretrained(tmp_path / "adapter")
     found = []
     for kind in ("base", "looped", "adapter"):
-        options = ("--tasks", "arithmetic", "--count", 6, "--loops", 1, "--out", tmp_path / f"e-{kind}")
+        options = ("--data", "arithmetic", "--count", 6, "--loops", 1, "--out", tmp_path / f"e-{kind}")
         run("evaluate", tmp_path / kind, *options)
         found.append(read_evaluation(tmp_path / f"e-{kind}"))
     assert found[0].records == found[1].records == found[2].records  # a fresh adapter changes nothing
-    assert [evaluation.manifest["kind"] for evaluation in found] == ["base", "looped", "adapter"]
+    assert [evaluation.manifest.kind for evaluation in found] == ["base", "looped", "adapter"]
     with pytest.raises(RecurTraceError, match="has no loops"):
-        run("evaluate", tmp_path / "base", "--tasks", "arithmetic", "--count", 6, "--out", tmp_path / "x")
+        run("evaluate", tmp_path / "base", "--data", "arithmetic", "--count", 6, "--out", tmp_path / "x")

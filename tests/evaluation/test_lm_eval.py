@@ -137,7 +137,7 @@ def test_the_command_line(place, tmp_path, monkeypatch):
 def test_bad_depths_get_a_sentence(place):
     from recurtrace.evaluation.lm_eval import RecurTraceLM
 
-    with pytest.raises(RecurTraceError, match="whole number or adaptive"):
+    with pytest.raises(RecurTraceError, match="depths are whole numbers"):
         RecurTraceLM(str(place / "looped"), loops="many")
     with pytest.raises(RecurTraceError, match="no head 'x'"):
         RecurTraceLM(str(place / "looped"), head="x")

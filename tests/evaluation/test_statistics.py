@@ -157,7 +157,8 @@ def test_gap_histogram_seeds():
     right = np.array([1, 1, 0, 0])
     found = hard_easy_gap(depths, right)
     assert (found.easy, found.hard, found.gap) == (2, 4, 2)
-    assert math.isnan(hard_easy_gap(depths, np.ones(4)).hard)
+    everything_easy = hard_easy_gap(depths, np.ones(4))
+    assert (everything_easy.easy, everything_easy.hard, everything_easy.gap) == (3, None, None)
     assert depth_histogram(depths) == {2: 2, 3: 1, 5: 1}
     assert histogram_mean(depth_histogram(depths)) == depths.mean()
     assert by_seed(right, np.array([0, 1, 0, 1])) == {0: 0.5, 1: 0.5}

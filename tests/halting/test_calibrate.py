@@ -6,15 +6,16 @@ import pytest
 from recurtrace.errors import RecurTraceError
 from recurtrace.halting.calibrate import best_fixed, calibrate, operating_points, thresholds
 from recurtrace.halting.policies import stop_depths
-from recurtrace.halting.sweep_files import Sweep
+from recurtrace.halting.sweep_files import Sweep, SweepManifest
+from tests.conftest import sweep_items
 
 N, T = 160, 6
 
 
 def made(loss, correct=None, split="heldout", seeds=None) -> Sweep:
     correct = loss < 0.5 if correct is None else correct
-    items = [{"id": str(i), "task": "t", "seed": seeds[i] if seeds is not None else -1} for i in range(len(loss))]
-    return Sweep({"split": split, "depths": list(range(1, T + 1))}, items, {"loss": loss, "correct": correct})
+    manifest = SweepManifest(split, list(range(1, T + 1)))
+    return Sweep(manifest, sweep_items(len(loss), seeds=seeds), {"loss": loss, "correct": correct})
 
 
 @pytest.fixture
@@ -56,6 +57,8 @@ def test_folds_are_the_evaluation_seeds_where_there_are_some(easy_and_hard):
     sweep, values, _ = easy_and_hard
     seeded = made(sweep["loss"], seeds=np.arange(N) % 5)
     assert len(calibrate(seeded, values, "head").folds) == 5
+    assert seeded.folds().tolist() == (np.arange(N) % 5).tolist()
+    assert sweep.folds(4).tolist() == sorted([0, 1, 2, 3] * (N // 4))
 
 
 def test_a_signal_that_knows_nothing_stays_at_the_floor(easy_and_hard):
@@ -73,8 +76,8 @@ def test_the_accuracy_selector():
     correct = np.tile([False, False, False, True, True, False], (N, 1))
     values = np.tile([0.9, 0.8, 0.7, 0.4, 0.3, 0.2], (N, 1))
     sweep = made(loss, correct)
-    assert calibrate(sweep, values, "head", "nll").point.mean_depth == 2
-    chosen = calibrate(sweep, values, "head", "accuracy").point
+    assert calibrate(sweep, values, "head", select="nll").point.mean_depth == 2
+    chosen = calibrate(sweep, values, "head", select="accuracy").point
     assert (chosen.mean_depth, chosen.accuracy) == (4, 1.0)
 
 

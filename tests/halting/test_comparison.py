@@ -1,13 +1,19 @@
 """Methods side by side, on sweeps whose outcome is known."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 from recurtrace.errors import RecurTraceError
 from recurtrace.halting.comparison import ceilings, compare
-from recurtrace.halting.sweep_files import Sweep
+from recurtrace.halting.oracle import Oracle
+from recurtrace.halting.signals import DECODED
+from recurtrace.halting.sweep_files import Sweep, SweepManifest
 from recurtrace.model.configuration_recurtrace import HeadSettings
+from recurtrace.model.heads import Head
+from tests.conftest import sweep_items
 
 N, T, D = 120, 16, 4
 MODEL = {"loop_fingerprint": "a", "base_fingerprint": "b", "depths": list(range(1, T + 1))}
@@ -25,13 +31,14 @@ def made(split: str, seed: int) -> Sweep:
     states[..., 1] = t
     flat = np.full((N, T), 0.5, dtype=np.float32)
     arrays = {"loss": loss, "correct": correct, "state_mean": states, "state_last": states}
-    arrays |= dict.fromkeys(("top_prob", "margin", "entropy", "kl"), flat)
-    items = [{"id": f"{split}{i}", "task": "t", "seed": -1} for i in range(N)]
-    return Sweep({**MODEL, "split": split}, items, arrays)
+    arrays |= dict.fromkeys((signal.name for signal in DECODED), flat)
+    return Sweep(
+        SweepManifest(split=split, **MODEL), sweep_items(N, split, answers=[f"answer {t}" for t in range(T)]), arrays
+    )
 
 
 def head(weight, bias=0.0, objective="oracle"):
-    return torch.tensor([[weight, 0.0, 0.0, 0.0]]), torch.tensor([bias]), HeadSettings(objective)
+    return Head(torch.tensor([[weight, 0.0, 0.0, 0.0]]), torch.tensor([bias]), HeadSettings(objective))
 
 
 def by_name(results):
@@ -68,7 +75,7 @@ def test_heads_under_other_names_have_rows_of_their_own():
 
 def test_ceilings_are_not_passed():
     test = made("test", 3)
-    right, lowest = ceilings(test)
+    right, lowest = ceilings(test, Oracle())
     assert right.accuracy >= max(test["correct"][:, t].mean() for t in range(T))
     assert lowest.nll.mean() <= test["loss"].mean(axis=0).min()
 
@@ -77,6 +84,6 @@ def test_sweeps_that_do_not_belong_together_are_refused():
     heldout, test = made("heldout", 0), made("test", 1)
     with pytest.raises(RecurTraceError, match="never fitted"):
         compare(test, test, {})
-    other = Sweep({**test.manifest, "loop_fingerprint": "x"}, test.items, test.arrays)
+    other = replace(test, manifest=replace(test.manifest, loop_fingerprint="x"))
     with pytest.raises(RecurTraceError, match="differ in their loop fingerprint"):
         compare(heldout, other, {})

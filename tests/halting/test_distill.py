@@ -5,13 +5,14 @@ import pytest
 import torch
 
 from recurtrace.errors import RecurTraceError
-from recurtrace.halting.distill import DistillRecipe, distill
+from recurtrace.halting.distill import distill
+from recurtrace.halting.methods import OBJECTIVES
+from recurtrace.halting.objectives import DistillRecipe
 from recurtrace.halting.policies import signal_values, stop_depths
-from recurtrace.halting.sweep_files import Sweep
-from recurtrace.model.configuration_recurtrace import HeadSettings
+from recurtrace.halting.sweep_files import Sweep, SweepManifest
+from tests.conftest import sweep_items
 
 N, T, D = 400, 8, 12
-OBJECTIVES = ("oracle", "act", "pondernet", "loopus", "tah")
 
 
 def made(split="heldout", scale=1.0) -> Sweep:
@@ -25,8 +26,7 @@ def made(split="heldout", scale=1.0) -> Sweep:
     states = scale * (states + 5)
     arrays = {"loss": loss, "correct": t >= best[:, None], "token_accuracy": (t >= best[:, None]).astype(np.float32)}
     arrays |= {"state_mean": states, "state_last": states[:, ::-1].copy()}
-    items = [{"id": str(i), "task": "t", "seed": -1} for i in range(N)]
-    return Sweep({"split": split, "depths": t.tolist()}, items, arrays)
+    return Sweep(SweepManifest(split, t.tolist()), sweep_items(N), arrays)
 
 
 def settings(**fields) -> DistillRecipe:
@@ -40,8 +40,7 @@ def test_rare_labels_give_low_probabilities():
     sweep.arrays["loss"][:] = 0.1
     sweep.arrays["loss"][rng.random(N) < 0.05, :5] = 0.9  # one in twenty should go on, up to depth 5
     sweep.arrays["state_mean"] = rng.normal(size=(N, T, D)).astype(np.float32)
-    weight, bias, _ = distill(sweep, settings(probe_depths=[1, 2, 4]))
-    values = signal_values(sweep, "head", (weight, bias, HeadSettings()))
+    values = signal_values(sweep, "head", distill(sweep, settings(probe_depths=[1, 2, 4])).head)
     assert values.mean() == pytest.approx(0.05, abs=0.03)
 
 
@@ -49,10 +48,14 @@ def test_rare_labels_give_low_probabilities():
 def test_every_objective_learns_what_the_state_says(objective):
     """With the paper's settings."""
     sweep = made()
-    weight, bias, history = distill(sweep, settings(objective=objective, regularization=0.001))
-    assert history[-1] < history[0]
-    assert weight.abs().argmax() == 3
-    values = signal_values(sweep, "head", (weight, bias, HeadSettings(objective)))
+    made_of = settings(objective=objective, regularization=0.001)
+    found = distill(sweep, made_of)
+    assert found.history[-1] < found.history[0]
+    assert found.head.weight.abs().argmax() == 3
+    assert found.head.settings.objective == objective
+    assert found.head.settings.trained_on["recipe"] == made_of.model_dump(mode="json")
+    assert found.head.settings.trained_on["sweep"]["examples"] == N
+    values = signal_values(sweep, "head", found.head)
     depths = stop_depths(values, "head", 0.5)
     expected = np.where(np.arange(N) % 2, 6, 1)
     assert (depths == expected).mean() > 0.85
@@ -69,20 +72,21 @@ def test_scaling_is_folded_into_the_head():
     """A state in other units gives another weight and the same probabilities."""
     recipe = settings(steps=20)
     one, large = made(), made(scale=300.0)
-    heads = [distill(sweep, recipe)[:2] for sweep in (one, large)]
-    found = [signal_values(s, "head", (*head, HeadSettings())) for s, head in zip((one, large), heads, strict=True)]
+    heads = [distill(sweep, recipe).head for sweep in (one, large)]
+    found = [signal_values(s, "head", head) for s, head in zip((one, large), heads, strict=True)]
     np.testing.assert_allclose(found[0], found[1], atol=1e-4)
-    assert heads[0][0].abs().max() > 100 * heads[1][0].abs().max()
+    assert heads[0].weight.abs().max() > 100 * heads[1].weight.abs().max()
 
 
 def test_a_seed_gives_the_same_head_and_another_seed_another():
-    first, again, other = (distill(made(), settings(steps=5, seed=seed))[0] for seed in (0, 0, 1))
+    first, again, other = (distill(made(), settings(steps=5, seed=seed)).head.weight for seed in (0, 0, 1))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
 
 
 def test_pooling_chooses_the_state():
-    mean, last = (distill(made(), settings(steps=5, pooling=pooling))[0] for pooling in ("prompt_mean", "prompt_last"))
+    poolings = ("prompt_mean", "prompt_last")
+    mean, last = (distill(made(), settings(steps=5, pooling=pooling)).head.weight for pooling in poolings)
     assert not torch.equal(mean, last)
 
 

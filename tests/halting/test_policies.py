@@ -7,10 +7,11 @@ import torch
 from recurtrace.data.answers import first_line
 from recurtrace.errors import RecurTraceError
 from recurtrace.halting.policies import SignalPolicy, signal_values, stop_depths
-from recurtrace.halting.signals import SIGNALS, decoded_signals, state_signal
+from recurtrace.halting.signals import DECODED, SIGNALS, next_token, state_angle, state_change
 from recurtrace.halting.sweep import sweep
 from recurtrace.halting.sweep_files import read_sweep
 from recurtrace.model.configuration_recurtrace import HeadSettings
+from recurtrace.model.heads import Head
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +56,7 @@ def test_live_is_the_sweep(signal, floor, byte_model, tokenizer, examples, swept
         byte_model, tokenizer, examples, loops=SignalPolicy(signal, threshold, floor, max_depth=8)
     )
     assert depths == expected.tolist()
-    assert answers == [item["answers"][depth - 1] for item, depth in zip(swept.items, expected, strict=True)]
+    assert answers == [item.answers[depth - 1] for item, depth in zip(swept.items, expected, strict=True)]
 
 
 @pytest.mark.parametrize("pooling", ["prompt_mean", "prompt_last"])
@@ -63,13 +64,13 @@ def test_the_head_live_is_the_head_on_the_sweep(pooling, byte_model, tokenizer, 
     head = byte_model.loop.halting
     settings = HeadSettings(pooling=pooling)
     byte_model.config.loop_halting_pooling = pooling
-    values = signal_values(swept, "head", (head.weight.detach(), head.bias.detach(), settings))
+    values = signal_values(swept, "head", Head(head.weight.detach(), head.bias.detach(), settings))
     threshold, expected = most_different(values, "head", 2)
     bounds = {"threshold": threshold, "min_depth": 2, "max_depth": 8}
     depths, answers = run_live(byte_model, tokenizer, examples, loops="adaptive", **bounds)
     byte_model.config.loop_halting_pooling = "prompt_mean"
     assert depths == expected.tolist()
-    assert answers == [item["answers"][depth - 1] for item, depth in zip(swept.items, expected, strict=True)]
+    assert answers == [item.answers[depth - 1] for item, depth in zip(swept.items, expected, strict=True)]
 
 
 def test_a_policy_without_a_cache(byte_model, tokenizer, examples, swept):
@@ -96,18 +97,19 @@ def test_stop_depths_by_hand():
 
 def test_signals_by_hand():
     logits = torch.log(torch.tensor([[0.5, 0.25, 0.25], [0.8, 0.1, 0.1]]))
-    first, before = decoded_signals(logits, None)
+    before = next_token(logits)
+    first = {signal.name: signal.formula(before, None) for signal in DECODED}
     torch.testing.assert_close(first["top_prob"], torch.tensor([0.5, 0.8]))
     torch.testing.assert_close(first["margin"], torch.tensor([0.25, 0.7]))
     torch.testing.assert_close(first["entropy"][0], torch.tensor(1.5 * np.log(2), dtype=torch.float32))
     assert first["kl"].isinf().all()  # nothing to compare with, so nothing has settled
-    moved = decoded_signals(logits.flip(0), before)[0]["kl"]
+    moved = SIGNALS["kl"].formula(next_token(logits.flip(0)), before)
     expected = 0.8 * np.log(0.8 / 0.5) + 0.2 * np.log(0.1 / 0.25)
     assert moved[0].item() == pytest.approx(expected, rel=1e-5)
     one, other = torch.tensor([[3.0, 4.0]]), torch.tensor([[4.0, -3.0]])
-    assert state_signal("state_l2", other, one).item() == pytest.approx(50**0.5 / 5)
-    assert state_signal("state_angle", other, one).item() == pytest.approx(0.5)
-    assert state_signal("state_angle", one, None).isinf().all()
+    assert state_change(other, one).item() == pytest.approx(50**0.5 / 5)
+    assert state_angle(other, one).item() == pytest.approx(0.5)
+    assert state_angle(one, None).isinf().all()
 
 
 def test_impossible_policies_get_a_sentence():

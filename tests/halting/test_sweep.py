@@ -40,13 +40,13 @@ def test_losses_are_those_of_the_model_at_each_depth_alone(byte_model, tokenizer
             log_probs = F.log_softmax(logits[i, prompt - 1 : prompt - 1 + length], dim=-1)
             answer = torch.tensor(item.input_ids[item.prompt_length :])
             losses = -log_probs[range(length), answer]
-            assert rows[i]["loss"][t - 1] == losses[:-1].mean().item()  # the end of the text is not part of it
-            assert rows[i]["top_prob"][t - 1] == log_probs[0].exp().max().item()
+            assert rows[i].arrays["loss"][t - 1] == losses[:-1].mean().item()  # the end of the text is not part of it
+            assert rows[i].arrays["top_prob"][t - 1] == log_probs[0].exp().max().item()
             second, first = log_probs[0].exp().sort().values[-2:]
-            assert rows[i]["margin"][t - 1] == (first - second).item()
-            assert rows[i]["entropy"][t - 1] == pytest.approx(-(log_probs[0].exp() * log_probs[0]).sum().item())
+            assert rows[i].arrays["margin"][t - 1] == (first - second).item()
+            assert rows[i].arrays["entropy"][t - 1] == pytest.approx(-(log_probs[0].exp() * log_probs[0]).sum().item())
             right = (log_probs.argmax(-1) == answer)[:-1].float().mean().item()
-            assert rows[i]["token_accuracy"][t - 1] == pytest.approx(right)
+            assert rows[i].arrays["token_accuracy"][t - 1] == pytest.approx(right)
 
 
 def test_answers_are_those_of_generate(byte_model, tokenizer, examples, swept):
@@ -63,7 +63,7 @@ def test_answers_are_those_of_generate(byte_model, tokenizer, examples, swept):
                 eos_token_id=tokenizer.eos_token_id,
             )
             written = tokenizer.decode(ids[0, prompt.shape[1] :], skip_special_tokens=True)
-            assert swept.items[row]["answers"][t - 1] == first_line(written)
+            assert swept.items[row].answers[t - 1] == first_line(written)
 
 
 def test_right_answers_are_known_without_writing_them(tokenizer, examples, monkeypatch):
@@ -77,13 +77,12 @@ def test_right_answers_are_known_without_writing_them(tokenizer, examples, monke
         return 9.0 * F.one_hot(ids, len(tokenizer)).float()
 
     answers = [item.input_ids[item.prompt_length :] for item in encoded]
-    asked = [*(answer[0] for answer in answers), *(token for answer in answers for token in answer)]
-    wanted = iter(asked * len(DEPTHS))
+    wanted = iter([token for answer in answers for token in answer] * len(DEPTHS))
     model.lm_head.forward = head
     monkeypatch.setattr(depth_sweep, "_write_on", lambda *_: pytest.fail("nothing had to be written"))
     for row in measure(model, tokenizer, encoded, list(DEPTHS)):
-        assert row["correct"].all()
-        assert (row["token_accuracy"] == 1).all()
+        assert row.correct.all()
+        assert (row.arrays["token_accuracy"] == 1).all()
 
 
 def test_states_are_pooled_over_the_prompt_alone(byte_model, tokenizer, examples, swept):
@@ -115,7 +114,7 @@ def test_sliding_windows_can_be_swept(tokenizer, examples):
         for i, t in enumerate((1, 3)):
             written = model.generate(prompt, loops=t, max_new_tokens=16, do_sample=False, pad_token_id=0)
             text = tokenizer.decode(written[0, prompt.shape[1] :], skip_special_tokens=True)
-            assert row["answers"][i] == first_line(text)
+            assert row.answers[i] == first_line(text)
 
 
 def test_layer_passes_are_the_stated_ones(tokenizer, examples, tmp_path):
@@ -125,7 +124,7 @@ def test_layer_passes_are_the_stated_ones(tokenizer, examples, tmp_path):
     for layer in model.model.layers:
         layer.register_forward_hook(lambda _, args, out: passes.append(out.shape[1] > 1))
     sweep(model, tokenizer, examples[:4], tmp_path / "s", "heldout", depths=range(1, 17), batch_size=4)
-    stated = read_sweep(tmp_path / "s").manifest["layer_passes"]
+    stated = read_sweep(tmp_path / "s").manifest.layer_passes
     assert stated == 2 + 16 * 3 + 16 * 1
     assert sum(passes) == stated  # beyond it, only single tokens of answers that were written out
 
@@ -157,11 +156,11 @@ def test_a_killed_sweep_goes_on_and_ends_the_same(byte_model, tokenizer, example
 
 def test_a_folder_of_another_sweep_is_refused(byte_model, tokenizer, examples, tmp_path):
     sweep(byte_model, tokenizer, examples[:2], tmp_path / "s", "heldout", depths=[1, 2])
-    with pytest.raises(RecurTraceError, match="another depths"):
+    with pytest.raises(RecurTraceError, match="different depths"):
         sweep(byte_model, tokenizer, examples[:2], tmp_path / "s", "heldout", depths=[1, 2, 3])
-    with pytest.raises(RecurTraceError, match="another split"):
+    with pytest.raises(RecurTraceError, match="different split"):
         sweep(byte_model, tokenizer, examples[:2], tmp_path / "s", "test", depths=[1, 2])
-    with pytest.raises(RecurTraceError, match="other|another"):
+    with pytest.raises(RecurTraceError, match="different"):
         sweep(
             tiny_looped(vocab_size=len(tokenizer), loop_memory=False),
             tokenizer,
@@ -188,18 +187,18 @@ def test_damaged_files_get_a_sentence(byte_model, tokenizer, examples, tmp_path)
     with pytest.raises(RecurTraceError, match="damaged"):
         read_sweep(out)
     (out / "manifest.json").write_text(json.dumps({"complete": True}))
-    with pytest.raises(RecurTraceError, match="something else"):
+    with pytest.raises(RecurTraceError, match="something other than a sweep"):
         read_sweep(out)
 
 
 def test_policies_need_every_depth(byte_model, tokenizer, examples, tmp_path):
     sweep(byte_model, tokenizer, examples[:2], tmp_path / "s", "heldout", depths=[1, 2, 4])
-    with pytest.raises(RecurTraceError, match="each of 1..4"):
+    with pytest.raises(RecurTraceError, match="every depth of 1..4"):
         read_sweep(tmp_path / "s").require_every_depth()
 
 
 def test_examples_can_be_chosen_by_task(swept):
-    assert {item["task"] for item in swept.of_tasks(["p_hop"]).items} == {"p_hop"}
+    assert {item.task for item in swept.of_tasks(["p_hop"]).items} == {"p_hop"}
     assert len(swept.of_tasks(["p_hop"])["loss"]) == 7
     with pytest.raises(RecurTraceError, match="has no gsm8k"):
         swept.of_tasks(["gsm8k"])

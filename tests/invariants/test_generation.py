@@ -207,7 +207,7 @@ def test_settings_are_resolved_as_transformers_does():
 
 
 def test_assistants(looped):
-    with pytest.raises(ValueError, match="an assistant model cannot follow loops"):
+    with pytest.raises(ValueError, match="an assistant model does not support loops"):
         looped().generate(tokens(1, 4), loops=2, assistant_model=looped())
 
 

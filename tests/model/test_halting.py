@@ -131,7 +131,7 @@ def test_hidden_states_at_mixed_depth():
         ({"loops": 2.5}, 'a whole number or "adaptive", got 2.5'),
         ({"loops": True}, "a whole number"),
         ({"loops": "deep"}, "got 'deep'"),
-        ({"loops": [1, 2, 3]}, "names 3 depths for a batch of 2"),
+        ({"loops": [1, 2, 3]}, "loops has 3 depths for a batch of 2"),
         ({"loops": [1, 0]}, "at least 1"),
         ({"loops": 3, "threshold": 0.5}, 'belong to loops="adaptive"'),
         ({"loops": "adaptive", "threshold": 1.5}, "between 0 and 1, got 1.5"),
@@ -169,7 +169,7 @@ def test_a_cache_keeps_its_depth(looped):
     model = looped()
     cache = RecurTraceCache(model.config)
     model(tokens(2, 4), loops=3, past_key_values=cache)
-    with pytest.raises(ValueError, match=r"begun at depths \[3, 3\], so it cannot go on at \[2, 2\]"):
+    with pytest.raises(ValueError, match=r"started at depths \[3, 3\] and cannot continue at \[2, 2\]"):
         model(tokens(2, 1), loops=2, past_key_values=cache)
     with pytest.raises(ValueError, match="holds 2 sequences, the input 1"):
         model(tokens(1, 1), loops=3, past_key_values=cache)

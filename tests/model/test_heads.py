@@ -8,7 +8,7 @@ import torch
 from recurtrace import RecurTraceForCausalLM
 from recurtrace.errors import RecurTraceError
 from recurtrace.model.configuration_recurtrace import HeadSettings
-from recurtrace.model.heads import change_head, folder_fingerprint, loop_fingerprint, read_head, write_head
+from recurtrace.model.heads import Head, change_head, folder_fingerprint, loop_fingerprint, read_head, write_head
 from tests.conftest import LOOP, tiny_base, tokens
 
 
@@ -32,11 +32,15 @@ def some_head(seed):
     return torch.randn(1, 32, generator=generator), torch.randn(1, generator=generator)
 
 
+def head_of(seed, settings):
+    return Head(*some_head(seed), settings)
+
+
 def test_the_models_own_head_works_at_once(folder):
     with pytest.raises(RecurTraceError, match="none of its own"):
         RecurTraceForCausalLM.from_pretrained(folder)(tokens(2, 5), loops="adaptive")
     weight, bias = some_head(0)
-    write_head(folder, None, weight, bias, HeadSettings("oracle", "prompt_last", 0.4, 1, 5))
+    write_head(folder, None, Head(weight, bias, HeadSettings("oracle", "prompt_last", 0.4, 1, 5)))
     model = RecurTraceForCausalLM.from_pretrained(folder)
     assert torch.equal(model.loop.halting.weight, weight)
     assert model.config.default_loops == "adaptive"
@@ -50,18 +54,16 @@ def test_the_models_own_head_works_at_once(folder):
 
 def test_heads_by_name(folder):
     for seed, name in enumerate(("mathqa", "gsm8k")):
-        write_head(
-            folder, name, *some_head(seed), HeadSettings("tah" if seed else "oracle", threshold=0.5, max_depth=6)
-        )
+        write_head(folder, name, head_of(seed, HeadSettings("tah" if seed else "oracle", threshold=0.5, max_depth=6)))
     model = RecurTraceForCausalLM.from_pretrained(folder)
     assert model.config.default_loops == 2  # a named head is asked for by name
     ids = tokens(6, 5)
     found = [model(ids, loops="adaptive", head=name).continue_probs for name in ("mathqa", "gsm8k")]
     assert not torch.equal(found[0][:, 0], found[1][:, 0])
-    weight, bias, settings = read_head(folder, "gsm8k")
-    assert settings == HeadSettings("tah", threshold=0.5, max_depth=6)
-    model.loop.halting.load_state_dict({"weight": weight, "bias": bias})
-    model.config.set_head(None, settings)
+    head = read_head(folder, "gsm8k")
+    assert head.settings == HeadSettings("tah", threshold=0.5, max_depth=6)
+    model.loop.halting.load_state_dict({"weight": head.weight, "bias": head.bias})
+    model.config.set_head(None, head.settings)
     own = model(ids, loops="adaptive")
     assert torch.equal(own.depths, model(ids, head="gsm8k").depths)  # a head's name asks for adaptive depth
     kept = model.generate(ids, head="gsm8k", max_new_tokens=4, do_sample=False, pad_token_id=0)
@@ -75,9 +77,9 @@ def test_heads_by_name(folder):
 def test_other_heads_and_everything_else_stay(folder):
     before = RecurTraceForCausalLM.from_pretrained(folder).state_dict()
     print_before = folder_fingerprint(folder)
-    write_head(folder, "one", *some_head(0), HeadSettings())
-    write_head(folder, "two", *some_head(1), HeadSettings())
-    write_head(folder, "one", *some_head(2), HeadSettings("act"))
+    write_head(folder, "one", head_of(0, HeadSettings()))
+    write_head(folder, "two", head_of(1, HeadSettings()))
+    write_head(folder, "one", head_of(2, HeadSettings("act")))
     after = RecurTraceForCausalLM.from_pretrained(folder)
     for name, tensor in before.items():
         assert torch.equal(after.state_dict()[name], tensor)
@@ -94,7 +96,7 @@ def test_a_sweep_belongs_to_its_modules_in_any_dtype(folder):
 
 
 def test_a_saved_model_keeps_its_heads(folder, tmp_path):
-    write_head(folder, "one", *some_head(0), HeadSettings("act"))
+    write_head(folder, "one", head_of(0, HeadSettings("act")))
     model = RecurTraceForCausalLM.from_pretrained(folder)
     model.save_pretrained(tmp_path / "again", merge_base=True)
     again = RecurTraceForCausalLM.from_pretrained(tmp_path / "again")
@@ -103,10 +105,10 @@ def test_a_saved_model_keeps_its_heads(folder, tmp_path):
 
 
 def test_settings_can_be_changed_alone(folder):
-    write_head(folder, "one", *some_head(0), HeadSettings())
+    write_head(folder, "one", head_of(0, HeadSettings()))
     change_head(folder, "one", HeadSettings("oracle", "prompt_mean", 0.25, 3, 9))
-    assert read_head(folder, "one")[2] == HeadSettings("oracle", "prompt_mean", 0.25, 3, 9)
-    assert torch.equal(read_head(folder, "one")[0], some_head(0)[0])
+    assert read_head(folder, "one").settings == HeadSettings("oracle", "prompt_mean", 0.25, 3, 9)
+    assert torch.equal(read_head(folder, "one").weight, some_head(0)[0])
     with pytest.raises(RecurTraceError, match="no head 'two'"):
         change_head(folder, "two", HeadSettings())
 
@@ -119,14 +121,14 @@ def test_impossible_settings_change_nothing(folder):
         (HeadSettings(objective="guess"), "must be one of"),
     ):
         with pytest.raises(RecurTraceError, match=match):
-            write_head(folder, "one", *some_head(0), settings)
+            write_head(folder, "one", head_of(0, settings))
     with pytest.raises(RecurTraceError, match="a head's name"):
-        write_head(folder, "a/b", *some_head(0), HeadSettings())
+        write_head(folder, "a/b", head_of(0, HeadSettings()))
     assert (folder / "config.json").read_text() == before
 
 
 def test_a_config_with_an_unknown_head_field_is_refused(folder):
-    write_head(folder, "one", *some_head(0), HeadSettings())
+    write_head(folder, "one", head_of(0, HeadSettings()))
     config = json.loads((folder / "config.json").read_text())
     config["loop_halting_heads"]["one"]["treshold"] = 0.1
     (folder / "config.json").write_text(json.dumps(config))

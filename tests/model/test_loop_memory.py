@@ -1,4 +1,4 @@
-"""Shapes and values at birth (the design's table), and what an extra loop costs."""
+"""Shapes and values at initialisation (the design's table), and what an extra loop costs."""
 
 import math
 
@@ -13,7 +13,7 @@ from tests.conftest import LOOP, tiny_base, tiny_looped, tokens
 D, H, C = 32, 4, 8
 
 
-def test_tensors_at_birth():
+def test_tensors_at_initialisation():
     torch.manual_seed(0)
     model = RecurTraceForCausalLM.from_base(tiny_base(), **LOOP)
     tensors = model.loop_state_dict()

@@ -10,14 +10,13 @@ from recurtrace import RecurTraceError, RecurTraceForCausalLM
 from recurtrace.data.collate import Encoded, collate_padded
 from recurtrace.data.synthetic import training_items
 from recurtrace.probe.block_probe import (
-    BlockProbe,
     DistanceMeter,
-    Window,
     compare_windows,
     find_span,
     rank_windows,
 )
 from recurtrace.probe.examples import probe_block
+from recurtrace.records import BlockProbe, Window
 from tests.conftest import byte_tokenizer, every_family, tiny_base, tokens
 
 # As the appendix describes the curve: falls through the encoder, is flat, rises again near the output.
@@ -105,5 +104,5 @@ def test_states_that_are_not_finite_are_refused():
 
 
 def test_too_few_examples():
-    with pytest.raises(RecurTraceError, match="there are 3 examples, so none is left beside the 4"):
+    with pytest.raises(RecurTraceError, match="there are 3 examples, and comparing windows takes 4"):
         probe_block(tiny_base(vocab_size=300), byte_tokenizer(), [*training_items("p_hop", 3, 0)], compare=4)

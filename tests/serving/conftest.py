@@ -48,14 +48,16 @@ class Served:
 
     def _centre_head(self) -> None:
         """A head that stops different prompts at different depths: its bias is where their logits lie."""
+        from dataclasses import replace
+
         from recurtrace.model.heads import read_head, write_head
 
         seen = [
             self.model(torch.tensor([prompt]), loops="adaptive", threshold=0.0).continue_probs for prompt in prompts(24)
         ]
-        weight, bias, settings = read_head(self.folder, None)
-        bias = bias - torch.logit(torch.cat([p.flatten() for p in seen]), eps=1e-6).median()
-        write_head(self.folder, None, weight, bias, settings)
+        head = read_head(self.folder, None)
+        bias = head.bias - torch.logit(torch.cat([p.flatten() for p in seen]), eps=1e-6).median()
+        write_head(self.folder, None, replace(head, bias=bias))
         self.model.loop.halting.bias.data.copy_(bias)
 
     def generate(

@@ -42,7 +42,7 @@ def test_fixed_depth_keeps_them(served):
         ({"overrides": {"loop_halting_treshold": 0.4}}, "did you mean 'loop_halting_threshold'"),
         ({"overrides": {"head": "mathqa"}}, "this model has no head 'mathqa'"),
         ({"loops": 0}, "loops must be at least 1"),
-        ({"kv_offloading_size": 1.0}, "there cannot be another"),
+        ({"kv_offloading_size": 1.0}, "there can be no other"),
     ],
 )
 def test_refused_with_a_sentence(served, options, said):

@@ -4,22 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from recurtrace.data.little_world import build_tokenizer
 from recurtrace.data.mixture import MixtureRecipe, build
-from recurtrace.data.synthetic import Sizes
 from recurtrace.training.recipe import TrainRecipe
-from tests.conftest import tiny_base
-
-SIZES = {"symbols": 24, "test_symbols": 8, "mapping": 4, "registers": 2, "largest_start": 10, "modulus": 11}
-
-
-@pytest.fixture(scope="session")
-def base_folder(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("training") / "base"
-    tokenizer = build_tokenizer(Sizes(**SIZES))
-    tiny_base(vocab_size=len(tokenizer), eos_token_id=1).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+from tests.conftest import SIZES
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from recurtrace import RecurTraceForCausalLM
 from recurtrace.model.cost import cost_of
+from recurtrace.model.labelled_loss import accept_return_logits
 from recurtrace.training.budget import training_macs
 from recurtrace.training.methods import freeze_for_stage_1
 from tests.conftest import LOOP, tiny_base, tokens
@@ -13,11 +14,11 @@ from tests.conftest import LOOP, tiny_base, tokens
 ROWS, LENGTH = 2, 12
 
 
-def counted(model: torch.nn.Module, **depth: int) -> tuple[int, int]:
+def counted(model: torch.nn.Module, labels: torch.Tensor | None = None, **options: int) -> tuple[int, int]:
     """FLOPs of forward and backward, as torch counts them."""
     ids = tokens(ROWS, LENGTH)
     with FlopCounterMode(display=False) as forward:
-        loss = model(ids, labels=ids, use_cache=False, **depth).loss
+        loss = model(ids, labels=ids if labels is None else labels, use_cache=False, **options).loss
     with FlopCounterMode(display=False) as backward:
         loss.backward()
     return forward.get_total_flops(), backward.get_total_flops()
@@ -52,3 +53,20 @@ def test_full_fine_tune():
     cost = cost_of(RecurTraceForCausalLM.from_base(base, **LOOP).config)
     base.requires_grad_(True)
     assert counted(base) == pytest.approx(stated(cost, "full", 1))
+
+
+@pytest.mark.parametrize("method", ["loop", "full"])
+def test_the_head_counts_where_there_is_a_label(method):
+    """Its backward runs within the forward, so the two are compared together."""
+    base = tiny_base(attention="eager").train()
+    model = looped = RecurTraceForCausalLM.from_base(base, **LOOP).train()
+    freeze_for_stage_1(looped)
+    labels = tokens(ROWS, LENGTH)
+    labels[:, :-3] = -100
+    depth = {"loops": 3}
+    if method == "full":
+        base.requires_grad_(True)
+        accept_return_logits(base)
+        model, depth = base, {}
+    expected = stated(cost_of(looped.config), method, 3, labelled=3 / LENGTH)
+    assert sum(counted(model, labels, return_logits=False, **depth)) == pytest.approx(sum(expected))

@@ -5,6 +5,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from recurtrace import RecurTraceConfig, RecurTraceError, RecurTraceForCausalLM
+from recurtrace.model.families import QWEN3
 from recurtrace.training.methods import LORA_TOLERANCE, build_model, matched_ranks
 from recurtrace.training.recipe import TrainRecipe
 from recurtrace.training.run import train
@@ -73,22 +74,9 @@ def test_bf16_keeps_what_is_trained_in_float32(recipe):
     assert {p.dtype for p in build_model(recipe(method="full", precision="bf16")).parameters()} == {torch.float32}
 
 
-@pytest.mark.parametrize(
-    ("layers", "hidden", "mlp", "heads", "tied"),
-    [
-        (28, 1024, 3072, 16, True),
-        (28, 2048, 6144, 16, True),
-        (36, 2560, 9728, 32, True),
-        (36, 4096, 12288, 32, False),
-    ],
-)
-def test_the_adapter_is_as_large_as_the_loop_modules_at_every_scale(layers, hidden, mlp, heads, tied):
-    from transformers import Qwen3Config
-
-    base = Qwen3Config(
-        vocab_size=1000, num_hidden_layers=layers, hidden_size=hidden, intermediate_size=mlp, num_attention_heads=heads,
-        num_key_value_heads=8, head_dim=128, tie_word_embeddings=tied,
-    )  # fmt: skip
+@pytest.mark.parametrize("scale", QWEN3)
+def test_the_adapter_is_as_large_as_the_loop_modules_at_every_scale(scale):
+    base = QWEN3[scale].config(vocab_size=1000)
     ranks = matched_ranks(RecurTraceConfig(text_config=base, loop_start=12))
     assert len(ranks) == 21
     assert max(ranks.values()) - min(ranks.values()) <= 1
@@ -142,7 +130,7 @@ def test_the_matched_same_start(recipe):
     assert memory.config.loop_memory_window == 1
     ids = tokens(1, 6)
     assert torch.equal(plain(ids, loops=1).logits, memory(ids, loops=1).logits)
-    with pytest.raises(RecurTraceError, match=r"stands on .*base, not on"):
+    with pytest.raises(RecurTraceError, match=r"was made on .*base, not on"):
         build_model(recipe("other", start_from=str(start), loop=continued, model=str(start)))
     with pytest.raises(RecurTraceError, match="loops other layers than the recipe"):
         build_model(recipe("other", start_from=str(start), loop={"loop_start": 1, "loop_attn_head_dim": 8}))
@@ -155,7 +143,7 @@ def test_the_matched_same_start(recipe):
         ({"batch_size": 6, "micro_batch_size": 4}, "batch_size 6 is not a multiple of micro_batch_size 4"),
         ({"method": "full", "train_block": True}, "train_block and start_from are for looped models"),
         ({"method": "plain_loop", "loop": {"loop_memory": True}}, "plain_loop has no memory"),
-        ({"loop": {"loop_memory": False}}, "without memory the method is plain_loop"),
+        ({"loop": {"loop_memory": False}}, "use the method plain_loop"),
         ({"method": "act"}, "method: input should be 'loop', 'plain_loop', 'full' or 'adapter' (got 'act')"),
         ({"learning_rat": 1}, "there is no field 'learning_rat'"),
     ],

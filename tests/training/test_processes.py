@@ -46,7 +46,8 @@ def run(arguments: list[str]) -> str:
 
 
 def weights(recipe) -> dict[str, torch.Tensor]:
-    return load_file(recipe.out / "model" / "recurtrace.safetensors")
+    (file,) = (recipe.out / "model").glob("*.safetensors")
+    return load_file(file)
 
 
 def losses(recipe) -> list[float]:
@@ -54,10 +55,20 @@ def losses(recipe) -> list[float]:
     return [entry["loss"] for entry in log if "loss" in entry]
 
 
-@pytest.mark.parametrize("config", ["two-cpu", pytest.param("zero2-8gpu", marks=pytest.mark.slow)])
-def test_two_processes_give_the_result_of_one(recipe, tmp_path, config):
+@pytest.mark.parametrize(
+    ("config", "method"),
+    [
+        ("two-cpu", "loop"),
+        pytest.param("zero2-8gpu", "loop", marks=pytest.mark.slow),
+        pytest.param("two-cpu", "full", marks=pytest.mark.slow),
+        pytest.param("two-cpu", "adapter", marks=pytest.mark.slow),
+        pytest.param("zero2-8gpu", "full", marks=pytest.mark.slow),
+    ],
+)
+def test_two_processes_give_the_result_of_one(recipe, tmp_path, config, method):
     """Data-parallel, and with DeepSpeed's ZeRO-2: depths in lock step, one gradient from two halves of a batch."""
-    one, two = recipe("one", micro_batch_size=4), recipe("two", micro_batch_size=2)
+    fields = {"method": method, "learning_rate": 1e-2 if method == "loop" else 1e-3}
+    one, two = (recipe(name, micro_batch_size=size, **fields) for name, size in (("one", 4), ("two", 2)))
     run(command(one, tmp_path))
     run(command(two, tmp_path, config))
     torch.testing.assert_close(losses(one), losses(two), atol=1e-4, rtol=1e-4)
@@ -90,8 +101,9 @@ FSDP2 = """
 import sys, torch
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.device_mesh import init_device_mesh
+from recurtrace.model.labelled_loss import accept_return_logits
 from recurtrace.training.methods import freeze_for_stage_1
-from tests.conftest import tiny_looped, tokens
+from tests.conftest import tiny_base, tiny_looped, tokens
 
 torch.distributed.init_process_group("gloo")
 rank, mesh = torch.distributed.get_rank(), init_device_mesh("cpu", (2,))
@@ -103,19 +115,32 @@ for loops in (1, 3):
     for layer in model.model.layers:
         fully_shard(layer, mesh=mesh)
     fully_shard(model, mesh=mesh)
-    model(ids, labels=ids, loops=loops).loss.backward()
+    model(ids, labels=ids, loops=loops, return_logits=False).loss.backward()
     both = tokens(2, 8)
     (sum(alone(row[None], labels=row[None], loops=loops).loss for row in both) / 2).backward()
     expected = dict(alone.loop.named_parameters())
     for name, parameter in model.loop.named_parameters():
         if parameter.requires_grad:
             torch.testing.assert_close(parameter.grad.full_tensor(), expected[name].grad, atol=1e-5, rtol=1e-4)
+
+model, alone = tiny_base().train(), tiny_base().train()
+accept_return_logits(model)
+for layer in model.model.layers:
+    fully_shard(layer, mesh=mesh)
+fully_shard(model, mesh=mesh)
+model(ids, labels=ids, return_logits=False).loss.backward()
+(sum(alone(row[None], labels=row[None]).loss for row in tokens(2, 8)) / 2).backward()
+for name, parameter in model.named_parameters():
+    torch.testing.assert_close(parameter.grad.full_tensor(), alone.get_parameter(name).grad, atol=1e-5, rtol=1e-4)
 print("same gradients")
 """
 
 
 def test_fsdp2_gives_the_same_gradients(tmp_path):
-    """On the CPU accelerate turns FSDP into plain data parallelism, so torch's own is put on the model."""
+    """On the CPU accelerate turns FSDP into plain data parallelism, so torch's own is put on the model.
+
+    Looped, and a base with everything trained; sharded without logits against unsharded with them.
+    """
     script = tmp_path / "fsdp2.py"
     script.write_text(FSDP2)
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", free_port()]

@@ -2,60 +2,47 @@
 
 import pytest
 import yaml
-from transformers import Qwen3Config
 
 from recurtrace.data.mixture import MixtureRecipe
+from recurtrace.model.families import QWEN3
 from recurtrace.pipeline import PipelineRecipe
+from recurtrace.recipes import shipped
 from recurtrace.training.estimate import estimate
 from recurtrace.training.recipe import PretrainRecipe, TrainRecipe
 
-SHAPES = {  # layers, hidden size, MLP width, heads, tied embeddings
-    "0.6b": (28, 1024, 3072, 16, True),
-    "1.7b": (28, 2048, 6144, 16, True),
-    "4b": (36, 2560, 9728, 32, True),
-    "8b": (36, 4096, 12288, 32, False),
-}
+
+def paper(run):
+    return TrainRecipe.read(f"paper/{run}")
 
 
-def shipped(request, pattern):
-    return {file.stem: file for file in (request.config.rootpath / "recurtrace" / "recipes").rglob(pattern)}
-
-
-def test_the_papers_budgets(request):
-    files = shipped(request, "qwen3-*.yaml")
+def test_the_papers_budgets():
     for scale, steps, epochs, rate in (
         ("0.6b", None, 15, 1e-4),
         ("1.7b", None, 15, 1e-4),
         ("4b", 300, None, 1e-5),
         ("8b", 800, None, 1e-5),
     ):
-        runs = [TrainRecipe.read(files[f"qwen3-{scale}-{m}"]) for m in ("loop", "plain-loop", "full", "adapter")]
+        runs = [paper(f"qwen3-{scale}-{m}") for m in ("loop", "plain-loop", "full", "adapter")]
         assert [run.method for run in runs] == ["loop", "plain_loop", "full", "adapter"]
         for run in runs:  # the same budget throughout
             assert (run.steps, run.epochs, run.learning_rate) == (steps, epochs, rate)
             assert (run.batch_size, run.max_length, run.micro_batch_size) == (128, 1024, 2)
-    run = TrainRecipe.read(files["qwen3-8b-loop"])
+    run = paper("qwen3-8b-loop")
     assert run.steps * run.batch_size * run.max_length == pytest.approx(105e6, rel=0.01)
 
 
-def test_every_recipe_is_valid(request):
+def test_every_recipe_is_valid():
     kinds = {"sources": MixtureRecipe, "architecture": PretrainRecipe, "mixture": PipelineRecipe, "method": TrainRecipe}
-    for file in (request.config.rootpath / "recurtrace" / "recipes").glob("[!a]*/*.yaml"):
+    for file in (file for name, file in shipped().items() if not name.startswith("accelerate/")):
         fields = yaml.safe_load(file.read_text())
         next(kind for field, kind in kinds.items() if field in fields).read(file)
 
 
-@pytest.mark.parametrize("scale", SHAPES)
-def test_dry_run_at_the_papers_scales(request, tmp_path, scale):
-    layers, hidden, mlp, heads, tied = SHAPES[scale]
-    config = Qwen3Config(
-        vocab_size=151936, num_hidden_layers=layers, hidden_size=hidden, intermediate_size=mlp,
-        num_attention_heads=heads, num_key_value_heads=8, head_dim=128, tie_word_embeddings=tied,
-    )  # fmt: skip
-    config.save_pretrained(tmp_path)
-    files = shipped(request, f"qwen3-{scale}-*.yaml")
+@pytest.mark.parametrize("scale", [name.lower() for name in QWEN3])
+def test_dry_run_at_the_papers_scales(tmp_path, scale):
+    QWEN3[scale.upper()].config().save_pretrained(tmp_path)
     found = {
-        method: estimate(TrainRecipe.read_with(files[f"qwen3-{scale}-{method}"], [f"model={tmp_path}"]))
+        method: estimate(TrainRecipe.read_with(f"paper/qwen3-{scale}-{method}", [f"model={tmp_path}"]))
         for method in ("loop", "plain-loop", "full", "adapter")
     }
     loop, full = found["loop"], found["full"]

@@ -19,7 +19,7 @@ from recurtrace.training.budget import Clock
 from recurtrace.training.depth_sampler import DepthSampler
 from recurtrace.training.run import pretrain, train
 from recurtrace.training.trainer import STAGING, LoopTrainer
-from tests.training.conftest import SIZES
+from tests.conftest import SIZES
 
 
 def weights(folder):
@@ -126,7 +126,7 @@ def test_epochs_count_what_their_last_step_had(recipe):
 
 
 def test_recipes_are_checked_before_anything_is_written(recipe, tmp_path):
-    with pytest.raises(RecurTraceError, match="unknown field 'loop_memroy_window'"):
+    with pytest.raises(RecurTraceError, match="loop.loop_memroy_window is not a field of the loop's config"):
         train(recipe(loop={"loop_start": 2, "loop_memroy_window": 3}))
     with pytest.raises(RecurTraceError, match="no model found at 'nowhere/nothing'"):
         train(recipe(model="nowhere/nothing"))
@@ -139,7 +139,7 @@ def test_a_finished_run_is_left_alone_and_another_recipe_refused(recipe, monkeyp
     monkeypatch.setattr(run, "build_model", lambda recipe: pytest.fail("it was finished"))
     assert train(recipe()) == folder
     assert weights(folder).keys() == before.keys()
-    with pytest.raises(RecurTraceError, match="holds a run of another recipe; choose another out"):
+    with pytest.raises(RecurTraceError, match="already holds a different run .different learning rate.; choose another folder"):
         train(recipe(learning_rate=3e-3))
 
 
@@ -225,6 +225,33 @@ def test_evaluation_is_the_loss_per_answer_token_at_each_depth(recipe):
         assert logged[-1][f"eval_nll_{depth}"] == pytest.approx(float(total / tokens), abs=1e-4)
 
 
+@pytest.mark.parametrize("method", ["loop", "full", "adapter"])
+def test_training_makes_logits_of_labelled_positions_only(recipe, monkeypatch, method):
+    """In the steps and in the evaluations between them."""
+    rows, labels = [], []
+    build, step = run.build_model, LoopTrainer.training_step
+
+    def build_model(recipe):
+        model = build(recipe)
+        head = next(part for name, part in model.named_modules() if name.endswith("lm_head"))
+        head.register_forward_hook(lambda _, __, logits: rows.append(logits.shape[:-1].numel()))
+        return model
+
+    def training_step(self, model, inputs, *rest):
+        labels.append(int((inputs["labels"] != -100).sum()))
+        return step(self, model, inputs, *rest)
+
+    monkeypatch.setattr(run, "build_model", build_model)
+    monkeypatch.setattr(LoopTrainer, "training_step", training_step)
+    made = recipe(method=method, evaluate_every=6)
+    train(made)
+    held_out = open_packed(made.out / "packed" / "heldout.arrow")
+    held_out_labels = sum(sum(row["lengths"]) - sum(row["prompt_lengths"]) for row in held_out)
+    depths = len(made.evaluate_depths) if method == "loop" else 1
+    assert rows[: len(labels)] == labels
+    assert sum(rows[len(labels) :]) == 2 * depths * held_out_labels  # evaluated after the last step and at the end
+
+
 def test_budget(recipe):
     made = recipe()
     train(made)
@@ -247,16 +274,17 @@ def test_the_clock_goes_on(tmp_path):
 
 
 def test_windows_of_the_probe_are_compared_by_training(recipe):
-    from recurtrace.probe.block_probe import BlockProbe, Window
     from recurtrace.probe.window_trial import try_windows
+    from recurtrace.records import BlockProbe, Window
 
     windows = [Window(start, 0.1) for start in (1, 2, 3)]
     probe = BlockProbe([0.1] * 6, [0.0] * 6, 1, None, None, 3, windows, None, 0, "distance")
     made = recipe(steps=2, loop={"loop_attn_head_dim": 8})
-    try_windows(probe, made, 2)
+    probe = try_windows(probe, made, 2)
     assert {window.start for window in probe.windows} == {1, 2}
     assert probe.windows[0].nll <= probe.windows[1].nll
     assert probe.base_nll is not None
+    assert probe.compared_by == "training"
     assert (made.out / "window-1" / "budget.json").is_file()
 
 
@@ -291,7 +319,7 @@ def test_pretraining(tmp_path):
         ({"architecture": {"hiden_size": 3}}, "architecture.hiden_size is not a field of Qwen3Config"),
         ({"architecture": {"vocab_size": 3}}, "architecture.vocab_size is not a field of Qwen3Config that can be set"),
         ({"k": []}, "at least 1 item"),
-        ({"variety": 0.9}, "together they are above 1"),
+        ({"variety": 0.9}, "must not exceed 1 together"),
     ):
         with pytest.raises(RecurTraceError, match=message):
             PretrainRecipe.check(fields | changed, "recipe")

@@ -1,16 +1,18 @@
-"""What evaluation writes and everything after it reads: one JSON line for an item. No torch here.
+"""What evaluation writes: one JSON line for an item.
 
 A folder holds `evaluation.json` (model, data, settings) and `records*.jsonl`, one file for each process.
 """
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
 
 from recurtrace.errors import RecurTraceError
 from recurtrace.files import load_manifest
+from recurtrace.records.record import problem
 
 MANIFEST = "evaluation.json"
 
@@ -29,15 +31,21 @@ class DepthResult:
 
 
 @dataclass(frozen=True)
-class ItemRecord:
+class Item:
+    """Which example a measurement is of."""
+
     id: str
     task: str
     bucket: str
     seed: int
-    """Evaluation seed the item belongs to; -1 where there are none."""
+    """Evaluation seed it belongs to; -1 where there are none."""
     prompt_hash: str
     reference: str
     answer_tokens: int
+
+
+@dataclass(frozen=True)
+class ItemRecord(Item):
     results: list[DepthResult]
     continue_probs: list[float]
     """The head's, as far as it ran; empty without a head."""
@@ -50,15 +58,31 @@ class ItemRecord:
 
 
 @dataclass(frozen=True)
+class EvaluationManifest:
+    """The part of `evaluation.json` that is read later; the file says more."""
+
+    items: int
+    """Items that were to be measured."""
+    loops: list[str] = field(default_factory=list)
+    """Depths that were asked for: numbers, "adaptive", "k"."""
+    model: str = ""
+    """Folder or hub id."""
+    kind: str = ""
+    """"looped", "base" or "adapter"."""
+    command: str = ""
+    """What was typed for it."""
+
+
+@dataclass(frozen=True)
 class Evaluation:
     """A model's records, and what they were made with."""
 
-    manifest: dict[str, Any]
+    manifest: EvaluationManifest
     records: list[ItemRecord]
 
 
 def read_records(file: Path) -> Iterator[ItemRecord]:
-    """The whole lines of a file; a last one that a kill cut short is left out."""
+    """The whole lines of a file; a last line that an interruption cut short is left out."""
     with file.open(encoding="utf-8") as lines:
         for number, line in enumerate(lines, start=1):
             if not line.endswith("\n"):
@@ -68,16 +92,24 @@ def read_records(file: Path) -> Iterator[ItemRecord]:
                 results = [DepthResult(**result) for result in fields.pop("results")]
                 yield ItemRecord(**fields, results=results)
             except (ValueError, TypeError, KeyError) as error:
-                raise RecurTraceError(f"line {number} of {file} is no record; evaluate again.") from error
+                raise RecurTraceError(
+                    f"line {number} of {file} is not a record; run `recurtrace evaluate` again."
+                ) from error
 
 
 def read_evaluation(folder: Path) -> Evaluation:
     """A finished evaluation; its items come in the order of their ids, whichever process measured them."""
-    manifest = load_manifest(folder / MANIFEST, "evaluation", "recurtrace evaluate")
-    records = [record for file in sorted(folder.glob("records*.jsonl")) for record in read_records(file)]
-    if len(records) != manifest.get("items"):
+    found = load_manifest(folder / MANIFEST, "evaluation", "recurtrace evaluate")
+    try:
+        manifest = TypeAdapter(EvaluationManifest).validate_python(found)
+    except ValidationError as error:
         raise RecurTraceError(
-            f"{str(folder)!r} has {len(records)} of {manifest.get('items')} items; run `recurtrace evaluate` again."
+            f"{folder / MANIFEST} is not an evaluation ({problem(error)}); make one with `recurtrace evaluate`."
+        ) from error
+    records = [record for file in sorted(folder.glob("records*.jsonl")) for record in read_records(file)]
+    if len(records) != manifest.items:
+        raise RecurTraceError(
+            f"{str(folder)!r} has {len(records)} of {manifest.items} items; run `recurtrace evaluate` again."
         )
     return Evaluation(manifest, sorted(records, key=lambda record: record.id))
 

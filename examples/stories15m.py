@@ -1,0 +1,65 @@
+"""Loop a real language model on a laptop: a 15 M-parameter story model learns to answer questions about short stories.
+
+    python examples/stories15m.py                                        # model and data from the hub
+    python examples/stories15m.py --base FOLDER --data-dir FOLDER        # from local folders
+    python examples/stories15m.py --steps 60                             # a first look, in minutes
+
+The base has read children's stories and was never asked a question. Stage 1 trains its loop modules (the base stays
+frozen), then the same questions are answered at several depths. The same command resumes after an interruption.
+"""
+
+import argparse
+from pathlib import Path
+
+from recurtrace import stages
+
+DEPTHS = "1,2,4,8"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--base", default="nickypro/tinyllama-15M", help="hub id or folder of the model")
+    parser.add_argument("--data-dir", type=Path, help="folder with the datasets, instead of the hub")
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--out", type=Path, default=Path("runs/stories15m-example"))
+    arguments = parser.parse_args()
+    out = arguments.out
+
+    stages.data(recipe="stories15m/mixture", out=out / "mixture", data_dir=arguments.data_dir)
+    budget = stages.train(
+        model=arguments.base,
+        data=out / "mixture",
+        out=out / f"loop-{arguments.steps}",
+        loop={"loop_start": 2, "loop_attn_head_dim": 72},
+        steps=arguments.steps,
+        batch_size=12,
+        micro_batch_size=12,
+        max_length=256,
+        learning_rate=1.5e-3,
+        precision="fp32",
+        evaluate_every=max(20, arguments.steps // 3),
+        evaluate_on=200,
+        evaluate_depths=[1, 2, 4, 8],
+        save_every=20,
+    )
+    found = stages.evaluate(
+        model=out / f"loop-{arguments.steps}" / "model",
+        data=out / "mixture",
+        data_dir=arguments.data_dir,
+        count=220,
+        loops=DEPTHS,
+        max_length=256,
+        out=out / f"evaluation-{arguments.steps}",
+    )
+    print(f"\n{budget.trained_parameters:,} of {budget.parameters:,} parameters trained, {budget.steps} steps.")
+    for loops in DEPTHS.split(","):
+        results = [record.at(loops) for record in found.records]
+        right, loss = sum(r.correct for r in results), sum(r.nll for r in results) / len(results)
+        print(f"{loops:>2} loops: {right} of {len(results)} right, loss {loss:.2f}")
+    record = found.records[0]
+    print(f"\nFor example {record.id}, where {record.reference!r} is right:")
+    print({result.loops: result.answer for result in record.results})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,47 @@
+"""Depths as people write them: `4`, `adaptive`, `1,2,4,8`, `1-16,adaptive`. The one parser for commands and recipes."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from recurtrace.errors import RecurTraceError
+
+Depth = int | str
+
+
+def format_depths(depths: Sequence[Depth]) -> str:
+    """The shortest text that `parse_depths` reads back."""
+    first = depths[0] if depths else None
+    if isinstance(first, int) and len(depths) > 2 and list(depths) == list(range(first, first + len(depths))):
+        return f"{depths[0]}-{depths[-1]}"
+    return ",".join(map(str, depths))
+
+
+def parse_depth(value: Any) -> Depth | None:
+    """One depth: a whole number, "adaptive", or None for the model's own."""
+    if value is None or value == "adaptive":
+        return value
+    found = parse_depths(str(value), words=("adaptive",))
+    if len(found) != 1:
+        raise RecurTraceError(f"one depth is needed, a whole number or adaptive, got {value!r}.")
+    return found[0]
+
+
+def parse_depths(value: Any, words: Sequence[str] = ()) -> list[Depth]:
+    """Several depths, each once, in their order; `words` are the names that may stand among the numbers."""
+    parts = [part.strip() for part in value.split(",")] if isinstance(value, str) else list(value)
+    found: list[Depth] = []
+    for part in parts:
+        if isinstance(part, int) and not isinstance(part, bool) and part > 0:
+            found.append(part)
+            continue
+        first, dash, last = str(part).partition("-")
+        if part in words:
+            found.append(part)
+        elif first.isdigit() and (last.isdigit() if dash else True) and 0 < int(first) <= int(last or first):
+            found += range(int(first), int(last or first) + 1)
+        else:
+            named = f", {' and '.join(words)}" if words else ""
+            raise RecurTraceError(
+                f"depths are whole numbers from 1, ranges{named}, such as 1,2,4 or 1-16; got {part!r}."
+            )
+    return list(dict.fromkeys(found))

@@ -1,0 +1,48 @@
+"""Every way to choose a depth, side by side on the same items, and all that is said of it."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from recurtrace.stages.settings import Names, StageSettings, stage
+
+if TYPE_CHECKING:
+    from recurtrace.records import Analysis
+
+
+class CompareSettings(StageSettings):
+    model: Path
+    """Folder of a looped model, with the heads to compare."""
+    heldout: Path
+    """Folder of a sweep of held-out items, for thresholds and floors."""
+    test: Path
+    """Folder of a sweep of test items, with the same depths."""
+    tasks: Names = []
+    """Use only these tasks of the sweeps, separated by commas."""
+    out: Path | None = None
+    """JSON file to write the analysis to; `report` reads it."""
+
+
+@stage(CompareSettings)
+def compare(settings: CompareSettings) -> "Analysis":
+    """Compare what the model's folder has; the oracle is the one that its own head was trained on."""
+    from recurtrace.evaluation.analysis import analyse
+    from recurtrace.halting.distill import default_settings, training_of
+    from recurtrace.halting.objectives import DistillRecipe
+    from recurtrace.halting.oracle import Oracle
+    from recurtrace.model.base import read_looped_config
+    from recurtrace.model.heads import read_heads
+    from recurtrace.records import write_record
+    from recurtrace.stages.model_sweep import read_sweep_of
+
+    config, heads = read_looped_config(settings.model), read_heads(settings.model)
+    own = heads.get(None)
+    training = training_of(own, config) if own is not None else DistillRecipe.check(default_settings(config), "config")
+    heldout, test = (
+        read_sweep_of(settings.model, folder, None, settings.tasks) for folder in (settings.heldout, settings.test)
+    )
+    found = analyse(heldout, test, heads, oracle=Oracle.of(training), supervised=training.probe_depths)
+    found = replace(found, command=settings.command())
+    if settings.out is not None:
+        write_record(settings.out, found)
+    return found

@@ -1,0 +1,25 @@
+"""Tables and figures of a folder of results."""
+
+from pathlib import Path
+from typing import ClassVar
+
+from recurtrace.stages.settings import StageSettings, stage
+
+
+class ReportSettings(StageSettings):
+    arguments: ClassVar[tuple[str, ...]] = ("folder",)
+
+    folder: Path
+    """Folder with analysis/, evaluations/, runs/, probe.json, cost.json."""
+    out: Path | None = None
+    """Folder to write. Default: FOLDER/report."""
+    title: str = "RecurTrace report"
+    """Heading of the page."""
+
+
+@stage(ReportSettings)
+def report(settings: ReportSettings) -> list[Path]:
+    """Write Markdown, LaTeX, one self-contained page and the figures; returns what was written."""
+    from recurtrace.report.render import report as run
+
+    return run(settings.folder, settings.out or settings.folder / "report", settings.title)

@@ -1,0 +1,192 @@
+"""The paper's claims, held against the records of a study: what was measured, how surely, and what follows.
+
+A claim holds where its interval and every training seed are on its side, fails where they are on the other, and cannot
+be told otherwise. Differences are paired by item; intervals are 95 % bootstraps over items, of the mean over seeds.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import mean
+from typing import Literal
+
+import numpy as np
+
+from recurtrace.errors import RecurTraceError
+from recurtrace.evaluation.statistics import paired_bootstrap, transitions
+from recurtrace.records import Evaluation, HeadAnalysis, ItemRecord, MethodResult
+from recurtrace.report.table import spread
+from recurtrace.report.workspace import Workspace
+
+Verdict = Literal["holds", "does not hold", "cannot be told here"]
+MARGIN = 1.0  # points that "no worse" and "at least" may lose
+MIDDLE, BEYOND = "4", "16"  # the mean training depth, and twice its clamp
+
+
+@dataclass(frozen=True)
+class Claim:
+    says: str
+    measured: str
+    interval: str
+    p: str
+    seeds: int
+    verdict: Verdict
+
+    def row(self) -> list[str]:
+        return [self.says, self.measured, self.interval, self.p, str(self.seeds), self.verdict]
+
+
+COLUMNS = ["Claim", "Measured", "95 %", "p, seed by seed", "Seeds", "Here"]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Points that one run is ahead of another on the same items."""
+
+    points: list[float]
+    """By training seed."""
+    low: float
+    high: float
+    p: list[float]
+    """Exact McNemar, by training seed."""
+
+    def verdict(self, margin: float = 0.0) -> Verdict:
+        if self.low > -margin and all(points > -margin for points in self.points):
+            return "holds"
+        return "does not hold" if self.high < -margin else "cannot be told here"
+
+    def claim(self, says: str, what: str, margin: float = 0.0) -> Claim:
+        measured = f"{spread(self.points, '+.1f')} points, {what}"
+        interval, p = f"[{self.low:+.1f}, {self.high:+.1f}]", ", ".join(f"{p:.2g}" for p in self.p)
+        return Claim(says, measured, interval, p, len(self.points), self.verdict(margin))
+
+
+def right(runs: Sequence[Evaluation], asked: str, of: Callable[[ItemRecord], bool] = lambda record: True) -> np.ndarray:
+    """[seeds, items] whether each item was right, in the order of their ids."""
+    return np.array([[record.at(asked).correct for record in run.records if of(record)] for run in runs])
+
+
+def difference(ours: np.ndarray, theirs: np.ndarray) -> Difference:
+    """[seeds, items] each; a run without seeds of its own stands against every seed."""
+    theirs = np.broadcast_to(theirs, ours.shape)
+    interval = paired_bootstrap((ours * 1.0 - theirs).mean(axis=0))
+    return Difference(
+        points=[100 * float(gain) for gain in (ours * 1.0 - theirs).mean(axis=1)],
+        low=100 * interval.low,
+        high=100 * interval.high,
+        p=[transitions(before, now).p_value for before, now in zip(theirs, ours, strict=True)],
+    )
+
+
+def claims(space: Workspace, stateful: Sequence[str], lookups: Sequence[str], hard: int) -> list[Claim]:
+    """The ten. `stateful` and `lookups` are tasks, `hard` the number (of facts, of steps) from which items are hard."""
+    found, analyses = space.evaluations, space.head_analyses
+    if missing := [run for run in ("loop", "plain-loop", "full", "adapter") if run not in found]:
+        raise RecurTraceError(f"the study lacks evaluations/{missing[0]}; run it to its end.")
+    memory, plain = found["loop"], found["plain-loop"]
+
+    def gain(asked: str, of: Callable[[ItemRecord], bool] = lambda record: True) -> Difference:
+        return difference(right(memory, asked, of), right(plain, asked, of))
+
+    looking_up = gain(MIDDLE, lambda record: record.task in lookups)
+    best = [str(analysis.floor) for analysis in analyses]  # the fixed depth of lowest held-out loss
+    adaptive = right(memory, "adaptive")
+    return [
+        gain(MIDDLE).claim("Memory beats plain looping", f"memory against plain looping at {MIDDLE} loops"),
+        _more_on_state(memory, plain, stateful),
+        Difference([-p for p in looking_up.points], -looking_up.high, -looking_up.low, looking_up.p).claim(
+            "Plain looping is no worse on pure lookups",
+            f"plain looping against memory on {', '.join(lookups)} at {MIDDLE} loops; within {MARGIN:g} point",
+            MARGIN,
+        ),
+        difference(
+            np.array([right([run], depth)[0] for run, depth in zip(memory, best, strict=True)]), right(memory, BEYOND)
+        ).claim(
+            "Fixed depth peaks, then falls",
+            f"the depth of lowest held-out loss ({', '.join(best)}) against {BEYOND} loops",
+        ),
+        _head_against_fixed(analyses),
+        _collapse(analyses),
+        _overspending(analyses),
+        _depth_of_hard_items(memory, hard),
+        difference(adaptive, right(found["full"], "1")).claim(
+            "Gain over a same-budget full fine-tune", "adaptive depth against the full fine-tune"
+        ),
+        difference(adaptive, right(found["adapter"], "1")).claim(
+            "The gain is not explained by a matched adapter", "adaptive depth against the adapter"
+        ),
+    ]
+
+
+def _more_on_state(memory: Sequence[Evaluation], plain: Sequence[Evaluation], stateful: Sequence[str]) -> Claim:
+    """Of two groups of items, so their intervals are drawn independently."""
+    per_seed, drawn, rng = [], [], np.random.default_rng(0)
+    for sign, inside in ((1, True), (-1, False)):
+        of = lambda record, inside=inside: (record.task in stateful) == inside  # noqa: E731
+        gains = right(memory, BEYOND, of) * 1.0 - right(plain, BEYOND, of)  # [seeds, items]
+        per_seed.append(sign * 100 * gains.mean(axis=1))
+        items = gains.mean(axis=0)
+        drawn.append(sign * 100 * np.array([rng.choice(items, len(items)).mean() for _ in range(2000)]))
+    low, high = np.quantile(drawn[0] + drawn[1], [0.025, 0.975])
+    points = (per_seed[0] + per_seed[1]).tolist()
+    found = Difference(points, float(low), float(high), [])
+    what = f"what memory gains on {', '.join(stateful)} beyond what it gains on the others, at {BEYOND} loops"
+    return found.claim("More so on items that carry a state, beyond the training depth", what)
+
+
+def _head_against_fixed(analyses: Sequence[HeadAnalysis]) -> Claim:
+    """Against the fixed depth that is best on the test items themselves, which no method could know."""
+    own = [analysis.method("recurtrace") for analysis in analyses]
+    best = [analysis.method(analysis.best_fixed) for analysis in analyses]
+    gains = [100 * (a.accuracy - b.accuracy) for a, b in zip(own, best, strict=True)]
+    low, high = (100 * mean(getattr(row, bound) for row in own) for bound in ("gain_low", "gain_high"))
+    found = Difference(gains, low, high, [row.p_value for row in own])
+    loops = spread(row.mean_depth for row in own)
+    depths = ", ".join(f"{row.mean_depth:.0f}" for row in best)
+    what = f"adaptive at {loops} loops against the best fixed depth ({depths}); within {MARGIN:g} point"
+    return found.claim("The head is at least the best fixed depth", what, MARGIN)
+
+
+def _collapse(analyses: Sequence[HeadAnalysis]) -> Claim:
+    depths = {name: [analysis.method(name).mean_depth for analysis in analyses] for name in ("act", "pondernet")}
+    every = [depth for of_method in depths.values() for depth in of_method]
+    verdict: Verdict = "holds" if max(every) < 1.1 else "does not hold" if min(every) > 1.1 else "cannot be told here"
+    measured = f"mean loops: ACT {spread(depths['act'])}, PonderNet {spread(depths['pondernet'])}"
+    return Claim("ACT and PonderNet collapse to one loop", measured, "", "", len(analyses), verdict)
+
+
+def _overspending(analyses: Sequence[HeadAnalysis]) -> Claim:
+    more, parts = [], []
+    own = [analysis.method("recurtrace") for analysis in analyses]
+    for name, title in (("calm-top-prob", "top-prob"), ("calm-margin", "margin")):
+        rows = [analysis.method(name) for analysis in analyses]
+        parts.append(f"{title} {_point(rows)}")
+        more += [a.mean_depth > b.mean_depth and a.accuracy <= b.accuracy for a, b in zip(rows, own, strict=True)]
+    parts.append(f"head {_point(own)}")
+    verdict: Verdict = "holds" if all(more) else "cannot be told here" if any(more) else "does not hold"
+    return Claim(
+        "CALM overspends: more loops for no more right answers", ", ".join(parts), "", "", len(analyses), verdict
+    )
+
+
+def _point(rows: Sequence[MethodResult]) -> str:
+    return f"{spread((row.accuracy for row in rows), '.1f', 100)} % at {spread(row.mean_depth for row in rows)}"
+
+
+def _depth_of_hard_items(memory: Sequence[Evaluation], hard: int) -> Claim:
+    def number(record: ItemRecord) -> int:
+        return int(record.bucket.partition("=")[2])
+
+    rng = np.random.default_rng(0)
+    depths = np.array([[record.at("adaptive").depth for record in run.records] for run in memory], dtype=float)
+    is_hard = np.array([number(record) >= hard for record in memory[0].records])
+    gaps = (depths[:, is_hard].mean(axis=1) - depths[:, ~is_hard].mean(axis=1)).tolist()
+    over_seeds = depths.mean(axis=0)
+    drawn = [
+        rng.choice(over_seeds[is_hard], is_hard.sum()).mean()
+        - rng.choice(over_seeds[~is_hard], (~is_hard).sum()).mean()
+        for _ in range(2000)
+    ]
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    found = Difference(gaps, float(low), float(high), [])
+    measured = f"{spread(gaps, '+.2f')} loops more on items with {hard} facts and more"
+    return Claim("Hard items get more loops", measured, f"[{low:+.2f}, {high:+.2f}]", "", len(memory), found.verdict())
