@@ -78,7 +78,7 @@ def difference(ours: np.ndarray, theirs: np.ndarray) -> Difference:
 
 
 def claims(space: Workspace, stateful: Sequence[str], lookups: Sequence[str], hard: int) -> list[Claim]:
-    """The ten. `stateful` and `lookups` are tasks, `hard` the number (of facts, of steps) from which items are hard."""
+    """The ten. `stateful` and `lookups` are tasks, `hard` the number of steps from which items are hard."""
     found, analyses = space.evaluations, space.head_analyses
     if missing := [run for run in ("loop", "plain-loop", "full", "adapter") if run not in found]:
         raise RecurTraceError(f"the study lacks evaluations/{missing[0]}; run it to its end.")
@@ -188,5 +188,5 @@ def _depth_of_hard_items(memory: Sequence[Evaluation], hard: int) -> Claim:
     ]
     low, high = np.quantile(drawn, [0.025, 0.975])
     found = Difference(gaps, float(low), float(high), [])
-    measured = f"{spread(gaps, '+.2f')} loops more on items with {hard} facts and more"
+    measured = f"{spread(gaps, '+.2f')} loops more on items of difficulty {hard} and above"
     return Claim("Hard items get more loops", measured, f"[{low:+.2f}, {high:+.2f}]", "", len(memory), found.verdict())

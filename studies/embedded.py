@@ -17,9 +17,9 @@ from recurtrace.report.tables import all_tables
 from recurtrace.report.workspace import Workspace, read_workspace
 from studies.claims import COLUMNS, claims
 
-STATEFUL = ("where_left",)  # told as events, of which the last counts
-LOOKUPS = ("where_person",)  # one fact
-HARD = 4  # facts
+STATEFUL = ("symbolic", "arithmetic")  # a state is carried from step to step
+LOOKUPS = ("p_hop",)  # every step needs the current symbol alone
+HARD = 6  # steps
 TABLES = ("main", "memory", "ablation", "calibration", "budget")
 
 

@@ -139,7 +139,9 @@ def test_a_finished_run_is_left_alone_and_another_recipe_refused(recipe, monkeyp
     monkeypatch.setattr(run, "build_model", lambda recipe: pytest.fail("it was finished"))
     assert train(recipe()) == folder
     assert weights(folder).keys() == before.keys()
-    with pytest.raises(RecurTraceError, match="already holds a different run .different learning rate.; choose another folder"):
+    with pytest.raises(
+        RecurTraceError, match="already holds a different run .different learning rate.; choose another folder"
+    ):
         train(recipe(learning_rate=3e-3))
 
 

@@ -1,0 +1,72 @@
+"""The paper's claims on records whose outcome is known."""
+
+import pytest
+
+from recurtrace.errors import RecurTraceError
+from recurtrace.records import DepthResult, Evaluation, EvaluationManifest, ItemRecord
+from recurtrace.report.workspace import Workspace
+from studies.claims import claims, difference, right
+from tests.report.test_report import TRAINED, head, made, named
+
+LOOPS = ("1", "2", "4", "8", "16", "adaptive")
+
+
+def evaluation(right_at, depth=lambda i: 2) -> Evaluation:
+    """Sixty items of two tasks, k = 2 and 8; `right_at(i, loops)` says which are right."""
+    records = []
+    for i in range(60):
+        results = [DepthResult(t, depth(i) if t == "adaptive" else int(t), 1.0, right_at(i, t), "x") for t in LOOPS]
+        task, bucket = ("p_hop", "symbolic")[i % 2], f"k={(2, 8)[i // 2 % 2]}"
+        records.append(ItemRecord(f"{i:02d}", task, bucket, -1, "h", "x", 1, results, []))
+    return Evaluation(EvaluationManifest(60, list(LOOPS), "m", "looped"), records)
+
+
+@pytest.fixture
+def space(tmp_path):
+    from recurtrace.evaluation.analysis import analyse
+
+    heads = {None: head(2.0), "act": head(0.0, -9.0, "act"), "pondernet": head(0.0, -9.0, "pondernet")}
+    analyses = [analyse(made("heldout", s), named(made("test", s + 5)), heads, **TRAINED) for s in range(2)]
+
+    def memory(i, t):  # wrong at sixteen loops, except on the task with a state
+        return i % 5 != 0 and (t != "16" or i % 2 == 1)
+
+    def hard(i):
+        return 6 if i // 2 % 2 else 2
+
+    loop = [evaluation(memory, hard)] * 2
+    plain = [evaluation(lambda i, t: i % 5 > 1 and t != "16")] * 2
+    worse = [evaluation(lambda i, t: i % 3 == 0)] * 2
+    return Workspace(
+        tmp_path, None, None, analyses, {"loop": loop, "plain-loop": plain, "full": worse, "adapter": loop}, {}
+    )
+
+
+def test_what_holds_and_what_does_not(space):
+    found = {claim.says: claim for claim in claims(space, ["symbolic"], ["p_hop"], hard=6)}
+    assert len(found) == 10
+    verdicts = {says: claim.verdict for says, claim in found.items()}
+    assert verdicts["Memory beats plain looping"] == "holds"
+    assert verdicts["More so on items that carry a state, beyond the training depth"] == "holds"
+    assert verdicts["Fixed depth peaks, then falls"] == "holds"
+    assert verdicts["The head is at least the best fixed depth"] == "holds"
+    assert verdicts["ACT and PonderNet collapse to one loop"] == "holds"
+    assert verdicts["Hard items get more loops"] == "holds"
+    assert verdicts["Gain over a same-budget full fine-tune"] == "holds"
+    assert verdicts["The gain is not explained by a matched adapter"] == "cannot be told here"  # the same records
+    assert found["Hard items get more loops"].measured.startswith("+4.00 ± 0.00 loops")
+    assert found["Memory beats plain looping"].seeds == 2
+
+
+def test_the_difference_is_paired():
+    ours, theirs = (right([evaluation(rule)], "4") for rule in (lambda i, t: i < 40, lambda i, t: i < 30))
+    found = difference(ours, theirs)
+    assert found.points == pytest.approx([100 * 10 / 60])
+    assert found.p == [2 / 2**10]
+    assert found.low < found.points[0] < found.high
+
+
+def test_a_study_that_is_not_finished_gets_a_sentence(space):
+    del space.evaluations["adapter"]
+    with pytest.raises(RecurTraceError, match="lacks evaluations/adapter"):
+        claims(space, ["symbolic"], ["p_hop"], hard=6)
