@@ -4,9 +4,11 @@ import json
 
 import pytest
 
+from recurtrace.data.benchmarks import TASKS, suite
 from recurtrace.data.mixture import MixtureRecipe, build
 from recurtrace.data.selection import gather, name_of, named_tasks, sample
 from recurtrace.errors import RecurTraceError
+from tests.data.test_benchmarks import RECORDS
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +36,48 @@ def test_they_can_be_named(place):
     assert {example.task for example in gather(mixture)} == {"arithmetic", "c4"}  # the block probe reads all
     with pytest.raises(RecurTraceError, match="c4 has no test split"):
         gather(mixture, place / "data", split="test", only=["c4"])
+
+
+FURTHER = {
+    "strategyqa": {"question": "Is it so?", "answer": True, "facts": ""},
+    "c4": {"text": " ".join(f"t{i}" for i in range(64))},
+}
+
+
+@pytest.fixture(scope="module")
+def paper(tmp_path_factory):
+    """The paper's own mixture with all of its seventeen sources, small, from local folders."""
+    place = tmp_path_factory.mktemp("paper")
+    recipe = MixtureRecipe.read("paper/mixture")
+    for source in recipe.sources:
+        task = TASKS[source.task]
+        if task.hub is None:
+            continue
+        for name in set(task.splits.values()):
+            file = place / "data" / task.hub.replace("/", "__") / task.configs[0] / f"{name}.jsonl"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            lines = [varied(FURTHER.get(task.name) or RECORDS[task.name][0], f"{name}{i}") for i in range(60)]
+            file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    sources = [{"task": source.task, "count": 30} for source in recipe.sources]
+    small = MixtureRecipe.check({"sources": sources, "heldout": 3, "audit": ["gsm8k"]}, "recipe")
+    build(small, place / "mixture", place / "data")
+    return place
+
+
+def varied(record, mark):
+    """Another record of the same shape: its question says so."""
+    field = next(
+        name for name in ("question", "problem", "Problem", "query", "story", "text", "theory") if name in record
+    )
+    if field == "query" and "f_comb" in record:
+        field = "story"
+    return {**record, field: f"{record[field]} {' '.join(f'{mark}w{i}' for i in range(40))}"}
+
+
+@pytest.mark.parametrize("split", ["train", "heldout", "test"])
+def test_the_papers_mixture_can_be_measured_in_every_split(paper, split):
+    found = {example.task for example in gather(str(paper / "mixture"), paper / "data", split=split)}
+    assert found == {task.name for task in suite("train_covered")}  # fourteen of the seventeen sources
 
 
 def test_suites_have_the_names_that_are_listed():
