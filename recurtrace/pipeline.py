@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, PositiveInt, model_validator
 
 from recurtrace import stages
+from recurtrace.assets import EMBEDDED
 from recurtrace.errors import RecurTraceError
 from recurtrace.files import load_manifest, write_json
 from recurtrace.halting.methods import OBJECTIVES, OWN_OBJECTIVE
@@ -220,7 +221,9 @@ class Pipeline:
         settings = stages.CostSettings(model=str(timed), out=out / "cost.json")
         plan.append(Stage("cost", [(stages.cost, settings)], [out / "cost.json"], [f"train loop {recipe.seeds[0]}"]))
         before = [stage.name for stage in plan if stage.name.startswith(("compare", "evaluate", "cost"))]
-        page = stages.ReportSettings(folder=out, title=f"RecurTrace on {Path(recipe.base).name}")
+        page = stages.ReportSettings(
+            folder=out, title=f"RecurTrace on {recipe.base if recipe.base in EMBEDDED else Path(recipe.base).name}"
+        )
         return [*plan, Stage("report", [(stages.report, page)], [out / "report"], before)]
 
     def _data(self) -> Stage:

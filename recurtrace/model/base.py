@@ -26,12 +26,21 @@ LOADING_OPTIONS = {
     "quantization_config",
     "revision",
     "token",
+    "trust_remote_code",
 }
-_HUB_OPTIONS = {"cache_dir", "force_download", "local_files_only", "revision", "token"}
+_HUB_OPTIONS = {"cache_dir", "force_download", "local_files_only", "revision", "token", "trust_remote_code"}
 
 
 def hub_options(options: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if name in _HUB_OPTIONS}
+
+
+def without_asking(options: dict[str, Any]) -> dict[str, Any]:
+    """Options for transformers' Auto classes: a model's own code is run only if `trust_remote_code=True` was passed.
+
+    Left to themselves these classes ask on standard input.
+    """
+    return {**options, "trust_remote_code": options.get("trust_remote_code") is True}
 
 
 def read_config(name_or_path: str, **hub: Any) -> PreTrainedConfig:
@@ -40,7 +49,7 @@ def read_config(name_or_path: str, **hub: Any) -> PreTrainedConfig:
     if local and not os.path.isfile(os.path.join(name_or_path, "config.json")):
         raise RecurTraceError(f"the folder {name_or_path!r} has no config.json, so it holds no model.")
     try:
-        return AutoConfig.from_pretrained(name_or_path, **hub)
+        return AutoConfig.from_pretrained(name_or_path, **without_asking(hub))
     except RecurTraceError:
         raise
     except OSError as error:
@@ -50,6 +59,11 @@ def read_config(name_or_path: str, **hub: Any) -> PreTrainedConfig:
             f"no model found at {name_or_path!r}: it is not a folder here, nor a hub id that can be reached."
         ) from error
     except ValueError as error:
+        if "trust_remote_code" in str(error):
+            raise RecurTraceError(
+                f"{name_or_path!r} wants to run code of its own, which is refused; pass trust_remote_code=True only if "
+                "you trust its authors."
+            ) from error
         raise RecurTraceError(f"the config.json of {name_or_path!r} cannot be used: {error}") from error
 
 
@@ -86,7 +100,7 @@ def load_base(name_or_path: str, **options: Any) -> tuple[PreTrainedModel, str]:
     with WeightReader(files):
         pass  # a truncated file is told apart before gigabytes are read
     base, found = AutoModelForCausalLM.from_pretrained(
-        name_or_path, use_safetensors=True, output_loading_info=True, **options
+        name_or_path, use_safetensors=True, output_loading_info=True, **without_asking(options)
     )
     if found["missing_keys"]:
         raise RecurTraceError(

@@ -26,6 +26,7 @@ INDEX_FILE = "model.safetensors.index.json"
 
 def find_file(name_or_path: str, file: str, **hub: Any) -> str | None:
     """Local path of a file in a folder or hub repository, or None if it is not there."""
+    hub.pop("trust_remote_code", None)  # files are only read here
     return cached_file(
         name_or_path,
         file,
@@ -41,6 +42,7 @@ def weight_files(name_or_path: str, **hub: Any) -> list[str]:
     if (single := find_file(name_or_path, WEIGHTS_FILE, **hub)) is not None:
         return [single]
     if (index := find_file(name_or_path, INDEX_FILE, **hub)) is not None:
+        hub.pop("trust_remote_code", None)
         return get_checkpoint_shard_files(name_or_path, index, **hub)[0]
     raise RecurTraceError(
         f"no safetensors weights found at {name_or_path!r}; RecurTrace reads safetensors only, so convert an older "

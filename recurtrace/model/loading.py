@@ -39,7 +39,9 @@ def load_any(model: str, device: str = "auto", dtype: str = "auto") -> "tuple[Re
         from peft import AutoPeftModelForCausalLM, PeftConfig
 
         tokenizer = load_tokenizer(model, PeftConfig.from_pretrained(model).base_model_name_or_path)
-        merged = AutoPeftModelForCausalLM.from_pretrained(model, dtype=dtype).merge_and_unload()
+        merged = AutoPeftModelForCausalLM.from_pretrained(
+            model, dtype=dtype, trust_remote_code=False
+        ).merge_and_unload()
         merged.config.name_or_path = model
         return RecurTraceForCausalLM.from_base(merged, **ONE_LOOP).to(place), tokenizer, "adapter"
     config = read_config(model)

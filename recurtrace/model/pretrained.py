@@ -158,7 +158,7 @@ class PretrainedMixin(PreTrainedModel):
         model = cls._on_base(config, base)
         model.load_loop_modules(read_adapter(adapter, _shapes(model.loop_state_dict())))
         if find_file(name, "generation_config.json", **hub) is not None:
-            model.generation_config = GenerationConfig.from_pretrained(name, **hub)
+            model.generation_config = GenerationConfig.from_pretrained(name, **_files_only(hub))
         return model
 
     @classmethod
@@ -255,6 +255,10 @@ class PretrainedMixin(PreTrainedModel):
                 revision=revision,
                 create_pr=create_pr,
             )
+
+
+def _files_only(hub: dict[str, Any]) -> dict[str, Any]:
+    return {option: value for option, value in hub.items() if option != "trust_remote_code"}
 
 
 def _loaded(

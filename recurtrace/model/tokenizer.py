@@ -11,10 +11,12 @@ if TYPE_CHECKING:
 def load_tokenizer(*places: str | None, **options: Any) -> "PreTrainedTokenizerBase":
     from transformers import AutoTokenizer
 
+    from recurtrace.model.base import without_asking
+
     tried = [place for place in places if place is not None]
     for place in tried:
         try:
-            return AutoTokenizer.from_pretrained(place, **options)
+            return AutoTokenizer.from_pretrained(place, **without_asking(options))
         except (OSError, ValueError, KeyError):  # what transformers raises where there is none
             continue
     raise RecurTraceError(f"no tokenizer found at {' nor '.join(map(repr, tried))}; save the base's tokenizer there.")

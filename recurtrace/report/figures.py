@@ -90,33 +90,34 @@ def accuracy_by_loops(analyses: list[HeadAnalysis], lines: Mapping[str, Sequence
 
     `lines` are models without loops (a fine-tuned base, an adapter), each with its accuracy by training seed.
     """
-    figure, axes = plt.subplots(figsize=(7.6, 4.6))
-    fixed = np.array([[100 * row.accuracy for row in analysis.fixed] for analysis in analyses])
+    figure, axes = plt.subplots(figsize=(7.6, 4.4))
+    fixed = np.array([[100 * row.accuracy for row in analysis.fixed] for analysis in analyses]).mean(axis=0)
     depths = [row.depth for row in analyses[0].fixed]
-    axes.plot(depths, fixed.mean(axis=0), color=INK, lw=1.4, marker="o", ms=3.5, zorder=2)
-    labels = [Label("fixed depth", INK, depths[-1], float(fixed.mean(axis=0)[-1]))]
+    axes.plot(depths, fixed, color=INK, lw=1.4, marker="o", ms=3.5, zorder=2)
+    labels = [Label("fixed depth", INK, depths[-1], float(fixed[-1]))]
     for title, seeds in (lines or {}).items():
         height = 100 * float(np.mean(seeds))
         axes.axhline(height, color=BASELINE, lw=1.1, ls="--", zorder=1)
-        labels.append(Label(title, BASELINE, depths[-1], height))
+        labels.append(Label(title, BASELINE, 1.12 * depths[-1], height))
     by_title: dict[str, list[MethodResult]] = {}
     for analysis in analyses:
         for row in analysis.methods:
-            if not row.name.startswith(("fixed", "ceiling")) and not row.ours:
+            if not row.name.startswith(("fixed", "ceiling")) and not row.name.endswith("-floor") and not row.ours:
                 by_title.setdefault(row.title, []).append(row)
     for title, rows in by_title.items():
-        x, y = np.mean([row.mean_depth for row in rows]), [100 * row.accuracy for row in rows]
+        x, y = float(np.mean([row.mean_depth for row in rows])), [100 * row.accuracy for row in rows]
         own = title == "RecurTrace"
-        color = ACCENT if own else METHOD
+        color, marker, size = (ACCENT, "*", 15) if own else (METHOD, "D", 5.5)
         spread = np.std(y, ddof=1) if len(y) > 1 else None
-        marker, size = ("*", 15) if own else ("D", 5.5)
         axes.errorbar(x, np.mean(y), yerr=spread, color=color, fmt=marker, ms=size, zorder=4 if own else 3)
-        labels.append(Label(title, color, float(x), float(np.mean(y))))
+        labels.append(Label(title, color, x, float(np.mean(y))))
     axes.set_xlabel("mean loops")
     axes.set_ylabel("accuracy, %")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_xlim(0.5, depths[-1] * 1.02)
-    axes.margins(y=0.1)
+    axes.set_xscale("log", base=2)
+    ticks = [depth for depth in (1, 2, 4, 8, 16, 32) if depth <= depths[-1]]
+    axes.set_xticks(ticks, [str(depth) for depth in ticks])
+    axes.set_xlim(0.9, depths[-1] * 1.15)
+    axes.margins(y=0.12)
     _label_beside(axes, labels)
     return figure
 
@@ -129,29 +130,37 @@ class Label(NamedTuple):
 
 
 def _label_beside(axes: Axes, labels: list[Label]) -> None:
-    """Names at the right edge, each with a thin line to its point; none covers another."""
+    """A name to the right of each point; points in one place share a label, and labels that would touch move apart."""
     low, high = axes.get_ylim()
-    step, right = (high - low) * 0.052, axes.get_xlim()[1]
-    ordered = sorted(labels, key=lambda label: label.y)
-    places: list[float] = []
-    for *_, y in ordered:
-        places.append(max(y, places[-1] + step) if places else y)
-    ceiling = high
-    for i in reversed(range(len(places))):  # those that were pushed beyond the axes come down again
-        places[i] = min(places[i], ceiling)
-        ceiling = places[i] - step
-    for (text, color, x, y), place in zip(ordered, places, strict=True):
+    near, step = 0.012 * (high - low), 0.055 * (high - low)
+    groups: list[Label] = []
+    for label in labels:
+        for i, other in enumerate(groups):
+            close = abs(label.y - other.y) < near and abs(np.log2(label.x / other.x)) < 0.08
+            if close and label.color == other.color:
+                groups[i] = other._replace(text=f"{other.text}, {label.text}")
+                break
+        else:
+            groups.append(label)
+    placed: list[tuple[float, float, float]] = []  # start and end of a text on the axis, height
+    for label in sorted(groups, key=lambda label: (-label.x, -label.y)):
+        start = label.x * 1.06
+        end = start * 2 ** (0.075 * len(label.text))
+        height = label.y
+        while any(a < end and start < b and abs(height - y) < step for a, b, y in placed):
+            height -= step / 4
+        placed.append((start, end, height))
         axes.annotate(
-            text,
-            (x, y),
-            xytext=(right * 1.04, place),
+            label.text,
+            (label.x, label.y),
+            xytext=(start, height),
             textcoords="data",
             fontsize=8.5,
-            color=color,
+            color=label.color,
             va="center",
             annotation_clip=False,
-            weight="bold" if text == "RecurTrace" else "normal",
-            arrowprops={"arrowstyle": "-", "lw": 0.5, "color": MUTED, "shrinkA": 0, "shrinkB": 3},
+            weight="bold" if label.text == "RecurTrace" else "normal",
+            arrowprops={"arrowstyle": "-", "lw": 0.5, "color": MUTED, "shrinkA": 0, "shrinkB": 2},
         )
 
 

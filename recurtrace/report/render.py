@@ -91,14 +91,14 @@ def all_pictures(space: Workspace) -> list[Picture]:
     return [
         _picture(
             "loops",
-            "Accuracy against mean loops: fixed depths, every way to choose a depth, and models without loops",
+            "Accuracy against mean loops",
             partial(figures.accuracy_by_loops, lines=loopless(space)),
             analyses,
             head,
         ),
         _picture(
             "buckets",
-            "Loops by difficulty, and what each depth does for it",
+            "Loops and accuracy by difficulty",
             figures.depth_by_difficulty,
             [analysis for analysis in analyses if analysis.buckets],
             f"{head}, of items with a difficulty",
