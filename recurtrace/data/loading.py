@@ -14,9 +14,10 @@ from typing import Any
 
 from tqdm import tqdm
 
+from recurtrace.data import stories, synthetic
 from recurtrace.data.benchmarks import TASKS, Record, Task
 from recurtrace.data.example import Example
-from recurtrace.data.synthetic import PAPER, TRAIN_ITEMS, Sizes, evaluation_items, training_items
+from recurtrace.data.synthetic import PAPER, TRAIN_ITEMS, Sizes
 from recurtrace.errors import RecurTraceError
 
 logger = logging.getLogger(__name__)
@@ -51,16 +52,13 @@ def load(
     revision: str | None = None,
     progress: bool = False,
 ) -> Loaded:
-    """The examples of a task's `train` or `test` split, in the order of its records.
+    """The examples of a task's `train`, `test` or own `heldout` split, in the order of its records.
 
     `seed` and `sizes` are a generated task's; `revision` is the commit of a hub dataset.
     """
     task = find_task(name)
     if task.hub is None:
-        count = limit if limit is not None else TRAIN_ITEMS
-        items = (
-            training_items(name, count, seed, sizes) if split == "train" else evaluation_items(name, seed, sizes=sizes)
-        )
+        items = _generated(name, split, limit if limit is not None else TRAIN_ITEMS, seed, sizes)
         return Loaded(task, list(tqdm(islice(items, limit), desc=name, disable=not progress, leave=False)))
     if split not in task.splits:
         raise RecurTraceError(f"{name} has no {split} split; it has {' and '.join(task.splits)}.")
@@ -92,6 +90,17 @@ def load(
     if not loaded.examples:
         raise RecurTraceError(f"the {split} split of {name} gave no example; check its files or its row in the table.")
     return loaded
+
+
+def _generated(name: str, split: str, count: int, seed: int, sizes: Sizes) -> Iterator[Example]:
+    if name in stories.QUESTIONS:
+        if split == "test":
+            return stories.evaluation_items(name, seed)
+        names: stories.Split = "heldout" if split == "heldout" else "train"
+        return (stories.item(name, names, index, seed) for index in range(count))
+    if split == "train":
+        return synthetic.training_items(name, count, seed, sizes)
+    return synthetic.evaluation_items(name, seed, sizes=sizes)
 
 
 def _folder_records(task: Task, split: str, data_dir: Path) -> Iterator[Record]:

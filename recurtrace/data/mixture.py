@@ -29,7 +29,7 @@ from tqdm import tqdm
 
 from recurtrace.data.benchmarks import TASKS, suite
 from recurtrace.data.example import Example
-from recurtrace.data.loading import MissingDataError, find_task, load
+from recurtrace.data.loading import Loaded, MissingDataError, find_task, load
 from recurtrace.data.overlap import THRESHOLD, OverlapIndex
 from recurtrace.data.synthetic import PAPER, Sizes
 from recurtrace.errors import RecurTraceError
@@ -167,16 +167,16 @@ def mixture_recipe(folder: Path) -> MixtureRecipe:
 def _build_source(
     source: Source, recipe: MixtureRecipe, index: OverlapIndex, out: Path, data_dir: Path | None
 ) -> dict[str, Any]:
-    loaded = load(
-        source.task,
-        "train",
-        data_dir,
-        limit=source.count + recipe.heldout if source.count and TASKS[source.task].endless else None,
-        seed=recipe.seed,
-        sizes=recipe.sizes,
-        revision=source.revision,
-        progress=True,
-    )
+    endless = TASKS[source.task].endless
+    own_heldout = "heldout" in TASKS[source.task].splits
+    wanted = source.count + (0 if own_heldout else recipe.heldout) if source.count and endless else None
+
+    def read(split: str, limit: int | None) -> Loaded:
+        return load(
+            source.task, split, data_dir, limit, recipe.seed, recipe.sizes, revision=source.revision, progress=True
+        )
+
+    loaded = read("train", wanted)
     examples = loaded.examples
     questions = tqdm((e.asked for e in examples), desc=f"audit {source.task}", total=len(examples), leave=False)
     overlaps = list(index.audit(questions))
@@ -185,11 +185,14 @@ def _build_source(
 
     order = list(range(len(kept)))
     random.Random(f"{recipe.seed} {source.task}").shuffle(order)
-    heldout_size = min(recipe.heldout, len(kept) // 10)
-    heldout, train = order[:heldout_size], order[heldout_size:][: source.count]
+    heldout_size = 0 if own_heldout else min(recipe.heldout, len(kept) // 10)
+    train = order[heldout_size:][: source.count]
+    heldout = [kept[i] for i in sorted(order[:heldout_size])]
+    if own_heldout and recipe.heldout:
+        heldout = read("heldout", recipe.heldout).examples
     files = _write_shards(out, source.task, [kept[i] for i in sorted(train)], recipe.shard_size)
     if heldout:
-        files |= _write_table(out, f"heldout/{source.task}.parquet", [kept[i] for i in sorted(heldout)])
+        files |= _write_table(out, f"heldout/{source.task}.parquet", heldout)
     removed = [
         {"id": examples[overlap.index].id, **{k: v for k, v in asdict(overlap).items() if k != "index"}}
         for overlap in overlaps

@@ -121,16 +121,22 @@ class PretrainRecipe(Optimization):
 
     architecture: dict[str, Any]
     """Fields of transformers' Qwen3Config; the vocabulary is the tokenizer's."""
+    world: Literal["problems", "stories"] = "problems"
+    """What it reads: the synthetic tasks in small sizes, or stories of people, places and things (data/stories.py)."""
     examples: PositiveInt
     """Examples to generate."""
-    sizes: Sizes
-    """Sizes of the synthetic tasks."""
+    turns: PositiveInt = 12
+    """stories: sentences and questions of the talk after a story, at most."""
+    rhymes: float = Field(0.1, ge=0, le=1)
+    """stories: share of counting rhymes, in which lookups are learned first."""
+    sizes: Sizes = Sizes()
+    """problems: sizes of the synthetic tasks."""
     k: list[PositiveInt] = Field(list(PRETRAIN_STEPS), min_length=1)
-    """Steps of a problem are drawn from these; one that is there twice comes twice as often."""
+    """problems: steps of a problem are drawn from these; one that is there twice comes twice as often."""
     variety: float = Field(0.1, ge=0, le=1)
-    """Share of examples that are none of the three tasks."""
+    """problems: share of examples that are none of the three tasks."""
     walks: float = Field(0.2, ge=0, le=1)
-    """Share of examples that follow pointers and write down the way."""
+    """problems: share of examples that follow pointers and write down the way."""
     start_from: Path | None = None
     """A base of the same architecture to continue from."""
 

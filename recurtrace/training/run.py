@@ -4,6 +4,7 @@ import logging
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,9 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase, Qwen3Config, Qwen3ForCausalLM, TrainerState, TrainingArguments
 from transformers.trainer_utils import get_last_checkpoint
 
+from recurtrace.data import little_world, stories
 from recurtrace.data.collate import padding_id
 from recurtrace.data.example import Example
-from recurtrace.data.little_world import build_tokenizer, texts
 from recurtrace.data.mixture import read_examples, read_split
 from recurtrace.data.packing import PackCollator, open_packed, write_packed
 from recurtrace.data.sampling import stratified
@@ -78,10 +79,17 @@ def pretrain(recipe: PretrainRecipe) -> Path:
     with arguments.main_process_first(local=False, desc="the run's folder"):
         if (done := _begin(recipe)) is not None:
             return done
-    tokenizer = build_tokenizer(recipe.sizes)
+    if recipe.world == "stories":
+        tokenizer = stories.build_tokenizer()
+        read = partial(stories.texts, turns=recipe.turns, rhymes=recipe.rhymes)
+    else:
+        tokenizer = little_world.build_tokenizer(recipe.sizes)
+        read = partial(
+            little_world.texts, sizes=recipe.sizes, steps=recipe.k, variety=recipe.variety, walks=recipe.walks
+        )
 
     def generated(count: int, seed: int) -> Callable[[], Iterable[Example]]:
-        return lambda: texts(count, seed, recipe.sizes, recipe.k, recipe.variety, recipe.walks)
+        return lambda: read(count, seed)
 
     with arguments.main_process_first(local=False, desc="tokenising"):
         training_data = _packed(recipe, "train", generated(recipe.examples, recipe.seed), tokenizer, recipe.examples)

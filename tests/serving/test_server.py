@@ -121,6 +121,7 @@ def test_load_and_a_clean_end(adaptive):
         [sys.executable, "-m", "benchmarks.serving_load", "--url", adaptive.url, "--pid", str(adaptive.process.pid)],
         capture_output=True,
         text=True,
+        cwd=Path(__file__).parents[2],
     )
     print(done.stdout)
     assert done.returncode == 0, done.stdout + done.stderr
