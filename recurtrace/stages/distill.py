@@ -30,13 +30,6 @@ class DistillSettings(StageSettings):
     set: Changes = {}
     """Change a setting of the training, e.g. --set steps=400; may be repeated."""
 
-    @field_validator("objective")
-    @classmethod
-    def _known(cls, name: str) -> str:
-        if name not in OBJECTIVES:
-            raise ValueError(f"must be one of {', '.join(OBJECTIVES)}")
-        return name
-
     @field_validator("head")
     @classmethod
     def _free(cls, name: str | None) -> str | None:
