@@ -50,13 +50,16 @@ test-serve: $(SERVE)/.installed  ## the tests of serving, on vLLM for the CPU
 bench-serve: $(SERVE)/.installed  ## throughput on vLLM at each depth against the base; updates docs/serving.md
 	$(SERVE)/bin/python -m benchmarks.serving --page docs/serving.md
 
-bench: install  ## time and memory against the base model and against its FLOPs (an hour); updates docs/performance.md
-	$(BIN)/python -m benchmarks.depth_cost --page docs/performance.md
+bench: install  ## time and memory against the base model and against its FLOPs (20 minutes on two idle cores); updates docs/performance.md
+	$(BIN)/python -m benchmarks.depth_cost --turns 8 --page docs/performance.md
 	$(BIN)/python -m benchmarks.training_step --page docs/performance.md
+	$(BIN)/python -m benchmarks.small_operations --page docs/performance.md
 	$(BIN)/python -m benchmarks.labelled_loss --page docs/performance.md
 
 docs: install  ## put what the examples print now into README and docs
 	$(BIN)/python -m tests.pages write README.md docs/python-api.md docs/halting.md
+	$(BIN)/python -m tests.explorer.screenshot docs/images/explorer.png
+	$(BIN)/python -m studies.plans --page docs/reproducing.md
 
 study: install  ## train and compare on the embedded base, three seeds (hours on two cores)
 	$(BIN)/python -m studies.embedded --page docs/results.md

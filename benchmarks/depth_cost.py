@@ -116,6 +116,7 @@ def peak_of_decoding(loops: int | None) -> int:
     short = 8
     token = torch.randint(0, 1000, (MEMORY_ROWS, short))
     with torch.no_grad():
+        model(token, loops=2)  # the loop modules and their stacked copy are in both processes
         runner(token, past_key_values=cache, logits_to_keep=1, **depth)
         for layer in cache.layers:  # a long context without the hour it takes to read one
             layer.keys = layer.keys.repeat(1, 1, MEMORY_CONTEXT // short, 1)

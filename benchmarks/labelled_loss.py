@@ -4,14 +4,12 @@ Forward and backward at the shape of Qwen3-0.6B with random weights, float32; th
 Each method lives in a process of its own, with the variants taking turns in it, so that a row's times are of one run.
 The peak is what a step adds to the weights: gradients, what is kept for backward, and logits.
 
-    python -m benchmarks.labelled_loss [--turns 3] [--page docs/performance.md]
+    python -m benchmarks.labelled_loss [--turns 2] [--page docs/performance.md]
 """
 
 import argparse
-import ctypes
 import multiprocessing
 import time
-from itertools import product
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -19,13 +17,13 @@ import torch
 from rich.console import Console
 
 from benchmarks.common import qwen3_06b, random_base, write_between
-from benchmarks.training_step import DEPTH, memory
+from benchmarks.training_step import DEPTH, count_memory_in_use, memory
 from recurtrace.model import RecurTraceConfig, RecurTraceForCausalLM
 from recurtrace.model.labelled_loss import accept_return_logits
 from recurtrace.training.methods import freeze_for_stage_1
 
 ROWS, LENGTH = 2, 512
-SHARES = (0.03, 1.0)
+CASES = ((False, 0.03), (False, 1.0), (True, 0.03))  # gradient checkpointing, share of labels
 METHODS = {"loop": f"stage 1, depth {DEPTH}", "full": "full"}
 Variant = tuple[bool, float, bool]  # gradient checkpointing, share of labels, logits everywhere
 
@@ -44,14 +42,12 @@ def work(method: str, threads: int, connection: Connection) -> None:
         accept_return_logits(model)
     model.train()
     ids = torch.randint(0, 400, (ROWS, LENGTH))
-    release()
     weights = memory("VmRSS")
     while (variant := connection.recv()) is not None:
         checkpointing, share, everywhere = variant
         model.gradient_checkpointing_enable() if checkpointing else model.gradient_checkpointing_disable()
         labels = ids.clone()
         labels[:, : LENGTH - round(share * LENGTH)] = -100
-        release()
         Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
         began = time.perf_counter()
         model(ids, labels=labels, use_cache=False, return_logits=everywhere, **depth).loss.backward()
@@ -59,18 +55,14 @@ def work(method: str, threads: int, connection: Connection) -> None:
         model.zero_grad()
 
 
-def release() -> None:
-    """Give memory that was freed back to the system, so that the next peak is not the one before."""
-    ctypes.CDLL(None).malloc_trim(0)
-
-
-def measure(method: str, turns: int, threads: int, checkpointings: tuple[bool, ...]) -> dict[Variant, list[float]]:
+def measure(method: str, turns: int, threads: int) -> dict[Variant, list[float]]:
     """Mean seconds and largest peak of every variant."""
+    count_memory_in_use()
     context = multiprocessing.get_context("spawn")
     connection, theirs = context.Pipe()
     context.Process(target=work, args=(method, threads, theirs), daemon=True).start()
-    found: dict[Variant, list[float]] = {v: [0.0, 0.0] for v in product(checkpointings, SHARES, (True, False))}
-    connection.send((True, SHARES[0], False))  # a warm-up
+    found: dict[Variant, list[float]] = {v: [0.0, 0.0] for case in CASES for v in ((*case, True), (*case, False))}
+    connection.send((*CASES[0], False))  # a warm-up
     connection.recv()
     for _ in range(turns):
         for variant, so_far in found.items():
@@ -82,11 +74,11 @@ def measure(method: str, turns: int, threads: int, checkpointings: tuple[bool, .
     return found
 
 
-def table(turns: int, threads: int, checkpointings: tuple[bool, ...]) -> list[str]:
+def table(turns: int, threads: int) -> list[str]:
     lines = []
     for method, name in METHODS.items():
-        found = measure(method, turns, threads, checkpointings)
-        for checkpointing, share in product(checkpointings, SHARES):
+        found = measure(method, turns, threads)
+        for checkpointing, share in CASES:
             before, after = found[checkpointing, share, True], found[checkpointing, share, False]
             cells = [
                 name, "yes" if checkpointing else "no", f"{share:.0%}", f"{before[0]:.2f} s", f"{after[0]:.2f} s",
@@ -99,7 +91,7 @@ def table(turns: int, threads: int, checkpointings: tuple[bool, ...]) -> list[st
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--turns", type=int, default=2)
     parser.add_argument("--threads", type=int, default=multiprocessing.cpu_count())
     parser.add_argument("--page", type=Path)
     arguments = parser.parse_args()
@@ -114,7 +106,7 @@ def main() -> None:
         "",
         f"| {' | '.join(header)} |",
         "|---|---|" + "---:|" * (len(header) - 2),
-        *table(arguments.turns, arguments.threads, (False, True)),
+        *table(arguments.turns, arguments.threads),
     ]
     Console().print("\n".join(lines), markup=False, soft_wrap=True)
     if arguments.page:

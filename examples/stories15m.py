@@ -36,7 +36,8 @@ def main() -> None:
         micro_batch_size=12,
         max_length=256,
         learning_rate=1.5e-3,
-        precision="fp32",
+        answer_end="line",  # the end of the text is a token this base never saw
+        precision="bf16",
         evaluate_every=max(20, arguments.steps // 3),
         evaluate_on=200,
         evaluate_depths=[1, 2, 4, 8],

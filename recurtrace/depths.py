@@ -1,11 +1,12 @@
 """Depths as people write them: `4`, `adaptive`, `1,2,4,8`, `1-16,adaptive`. The one parser for commands and recipes."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from recurtrace.errors import RecurTraceError
 
 Depth = int | str
+LONGEST_RANGE = 4096
 
 
 def format_depths(depths: Sequence[Depth]) -> str:
@@ -14,6 +15,10 @@ def format_depths(depths: Sequence[Depth]) -> str:
     if isinstance(first, int) and len(depths) > 2 and list(depths) == list(range(first, first + len(depths))):
         return f"{depths[0]}-{depths[-1]}"
     return ",".join(map(str, depths))
+
+
+def _is_number(text: str) -> bool:
+    return text.isdecimal() and len(text) < 100
 
 
 def parse_depth(value: Any) -> Depth | None:
@@ -28,7 +33,10 @@ def parse_depth(value: Any) -> Depth | None:
 
 def parse_depths(value: Any, words: Sequence[str] = ()) -> list[Depth]:
     """Several depths, each once, in their order; `words` are the names that may stand among the numbers."""
-    parts = [part.strip() for part in value.split(",")] if isinstance(value, str) else list(value)
+    if isinstance(value, str):
+        parts: list[Any] = [part.strip() for part in value.split(",")]
+    else:
+        parts = list(value) if isinstance(value, Iterable) else [value]
     found: list[Depth] = []
     for part in parts:
         if isinstance(part, int) and not isinstance(part, bool) and part > 0:
@@ -37,7 +45,9 @@ def parse_depths(value: Any, words: Sequence[str] = ()) -> list[Depth]:
         first, dash, last = str(part).partition("-")
         if part in words:
             found.append(part)
-        elif first.isdigit() and (last.isdigit() if dash else True) and 0 < int(first) <= int(last or first):
+        elif _is_number(first) and (_is_number(last) if dash else True) and 0 < int(first) <= int(last or first):
+            if int(last or first) - int(first) >= LONGEST_RANGE:
+                raise RecurTraceError(f"the range {part} has more than {LONGEST_RANGE:,} depths; name fewer.")
             found += range(int(first), int(last or first) + 1)
         else:
             named = f", {' and '.join(words)}" if words else ""

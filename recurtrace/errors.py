@@ -1,4 +1,19 @@
-"""The one exception that speaks to the user."""
+"""The one exception that speaks to the user, and what keeps its sentences short."""
+
+
+def brief(text: object, longest: int = 200) -> str:
+    """What somebody else's error or a user's value says, on one line and not at length."""
+    line = " ".join(str(text).split())
+    return line if len(line) <= longest else f"{line[:longest]}…"
+
+
+def is_unicode(text: str) -> bool:
+    """Whether a text can be written as UTF-8: one with half a surrogate pair cannot, and no tokenizer takes it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 class RecurTraceError(ValueError):

@@ -1,40 +1,196 @@
-"""Files are written whole or not at all: under a temporary name first, then renamed."""
+"""Files are written whole or not at all: under a temporary name first, then renamed.
 
+A folder is written by one process at a time (`locked`) and holds one thing (`claim`): every command that writes one
+begins with these two.
+"""
+
+import errno
+import fcntl
 import json
 import os
 import shutil
+import socket
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 from recurtrace.errors import RecurTraceError
 
+LOCK = ".lock"
+STAGING = ".saving"
+"""How folders begin in which something is not whole yet."""
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP)  # some network file systems
+# The last two are what torch.save says of it.
+_FULL = (*map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)), "PytorchStreamWriter", "inline_container.cc")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a command makes of a folder."""
+
+    name: str
+    manifest: str
+    """The file by which it is known."""
+    files: tuple[str, ...]
+    """Patterns of all others it consists of."""
+
+    def remove(self, folder: Path) -> None:
+        """Take it out of a folder, and what a killed process was writing of it; files of other kinds stay."""
+        for pattern in (*self.files, self.manifest):
+            _remove(folder.glob(pattern))
+        self.remove_temporary(folder)
+
+    def remove_temporary(self, folder: Path) -> None:
+        for place in {Path(pattern).parent for pattern in (*self.files, self.manifest)}:
+            _remove((folder / place).glob(".*.tmp"))
+
+
+def _remove(paths: Iterable[Path]) -> None:
+    for path in list(paths):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Nobody else writes to the folder meanwhile; one that is empty in the end and was not there before is removed.
+
+    The system gives up the lock of a process that dies, so there are no stale ones; the file says who has it.
+    """
+    if folder.is_file():
+        raise RecurTraceError(f"{str(folder)!r} is a file; choose a folder.")
+    made = [place for place in (folder, *folder.parents) if not place.exists()]
+    with disk_full_told(folder):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with lock(folder / LOCK, f"{str(folder)!r} is being written"):
+                yield
+        finally:
+            for place in made:
+                if place.is_dir() and not any(place.iterdir()):
+                    place.rmdir()
+
+
+@contextmanager
+def lock(path: Path, what: str) -> Iterator[None]:
+    """A file that one process at a time can have; `what` begins the sentence that the others get."""
+    file = _lock(path, what)
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        os.close(file)
+
+
+def _lock(path: Path, what: str) -> int:
+    while True:
+        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = os.read(file, 1000).decode(errors="replace").strip() or "which has just begun"
+            os.close(file)
+            raise RecurTraceError(
+                f"{what} by another process, {owner}; wait until it ends, or choose another folder."
+            ) from None
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                os.close(file)
+                raise
+        if path.exists() and os.path.samestat(os.fstat(file), os.stat(path)):
+            os.ftruncate(file, 0)
+            os.write(file, f"{os.getpid()} on {socket.gethostname()}\n".encode())
+            return file
+        os.close(file)  # its owner ended and took it away in this moment
+
 
 def holds_something(folder: Path) -> bool:
     """Other than what an interrupted run left half-written."""
-    return folder.exists() and any(not file.name.endswith(".tmp") for file in folder.iterdir())
+    return folder.exists() and any(not file.name.endswith(".tmp") and file.name != LOCK for file in folder.iterdir())
 
 
 def claim(
-    folder: Path, manifest: str, what: Mapping[str, Any], kind: str, remedy: str = "or remove that one"
+    folder: Path, kind: Kind, what: Mapping[str, Any], overwrite: bool = False, paths: Collection[str] = ()
 ) -> dict[str, Any] | None:
-    """The manifest of the same work, begun here earlier; None where the folder is free. Anything else is refused.
+    """The manifest of the same work, begun here earlier; None where it is to `begin`. Anything else is refused.
 
-    `what` is all that the work depends on, as the manifest holds it.
+    `what` is all that the work depends on, as the manifest holds it. Settings that are `paths` are the same if they
+    lead to the same place, or from the folder (`out` among them) the same way: it may have been moved.
     """
-    if (folder / manifest).is_file():
-        found = load_manifest(folder / manifest, kind, "the same command")
-        if changed := [name for name in what if found.get(name) != what[name]]:
-            raise RecurTraceError(
-                f"{str(folder)!r} already holds a different {kind} (different {changed[0].replace('_', ' ')}); choose "
-                f"another folder, {remedy}."
-            )
-        return found
-    if holds_something(folder):
-        raise RecurTraceError(f"{str(folder)!r} is not empty and holds no {kind}; choose another folder.")
-    return None
+    if overwrite or not (folder / kind.manifest).is_file():
+        claim_new(folder, kind, overwrite)
+        return None
+    found = load_manifest(folder / kind.manifest, kind.name, "the same command")
+    if (name := difference(found, what, paths)) is not None:
+        raise RecurTraceError(
+            f"{str(folder)!r} already holds a different {kind.name} (different {name.replace('_', ' ')}); choose "
+            "another folder, or pass --overwrite to replace it."
+        )
+    kind.remove_temporary(folder)
+    return found
+
+
+def difference(found: Mapping[str, Any], what: Mapping[str, Any], paths: Collection[str] = ()) -> str | None:
+    """The first setting in which what was found differs; `paths` as in `claim`."""
+
+    def same(name: str) -> bool:
+        one, other = found.get(name), what[name]
+        if name not in paths or not isinstance(one, str) or not isinstance(other, str):
+            return one == other
+        return one == other or os.path.relpath(one, found["out"]) == os.path.relpath(other, what["out"])
+
+    return next((name for name in what if not same(name)), None)
+
+
+def claim_new(folder: Path, kind: Kind, overwrite: bool = False) -> None:
+    """Refuse a folder that holds anything, unless that is to be overwritten."""
+    if overwrite or not holds_something(folder):
+        return
+    if (folder / kind.manifest).is_file():
+        raise RecurTraceError(
+            f"{str(folder)!r} already holds a {kind.name}; choose another folder, or pass --overwrite to replace it."
+        )
+    raise RecurTraceError(
+        f"{str(folder)!r} is not empty and holds no {kind.name}; choose another folder, or pass --overwrite to write "
+        "beside what is there."
+    )
+
+
+def begin(folder: Path, kind: Kind, manifest: Mapping[str, Any]) -> None:
+    """Write the manifest of new work; what it replaces goes only now, when nothing can be refused any more."""
+    if (folder / kind.manifest).is_file():
+        kind.remove(folder)
+    write_json(folder / kind.manifest, manifest)
+
+
+def empty(folder: Path) -> None:
+    """Remove all that a folder holds, unless another process is writing there."""
+    with locked(folder):
+        _remove(path for path in folder.iterdir() if path.name != LOCK)
+
+
+@contextmanager
+def disk_full_told(path: Path) -> Iterator[None]:
+    """One sentence, whichever library was writing: each has an exception of its own for it."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, RecurTraceError) or not any(sign in said for said in _texts(error) for sign in _FULL):
+            raise
+        place = Path(*takewhile(lambda part: not part.startswith(STAGING), path.parts))
+        raise RecurTraceError(
+            f"no space was left on the disk for {str(place)!r}; free some and run the same command again."
+        ) from error
+
+
+def _texts(error: BaseException | None) -> Iterator[str]:
+    """Of an error, and of those it came from."""
+    while error is not None:
+        yield str(error)
+        error = error.__cause__ or error.__context__
 
 
 @contextmanager
@@ -43,8 +199,9 @@ def writing(path: Path) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        yield temporary
-        os.replace(temporary, path)
+        with disk_full_told(path):
+            yield temporary
+            os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -57,27 +214,30 @@ def write_json(path: Path, what: Any) -> None:
 def load_manifest(file: Path, kind: str, command: str) -> dict[str, Any]:
     """What a stage wrote about its folder, with a sentence where there is none."""
     try:
-        return json.loads(file.read_text(encoding="utf-8"))
+        found = json.loads(file.read_text(encoding="utf-8"))
+        if not isinstance(found, dict):
+            raise ValueError("a manifest has fields")
+        return found
     except FileNotFoundError as error:
         raise RecurTraceError(f"{str(file.parent)!r} holds no {kind}; make one with `{command}`.") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RecurTraceError(f"{file} is damaged; run `{command}` again, into another folder.") from error
 
 
 @contextmanager
-def writing_folder(folder: Path, replaces: str | None = None) -> Iterator[Path]:
+def writing_folder(folder: Path, replaces: Iterable[str] = ()) -> Iterator[Path]:
     """Gives a temporary folder inside `folder`; its files move up when the block ends well, config.json last.
 
-    Old files that match the pattern `replaces` and were not written anew are removed, so that none is taken for new.
+    What matches the patterns of `replaces` and was not written anew is removed, so that nothing old is taken for new.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=".saving-", dir=folder))
+    temporary = Path(tempfile.mkdtemp(prefix=f"{STAGING}-", suffix=".tmp", dir=folder))
     try:
-        yield temporary
+        with disk_full_told(folder):
+            yield temporary
         new = sorted(temporary.iterdir(), key=lambda file: (file.name == "config.json", file.name))
-        for old in folder.glob(replaces) if replaces and new else ():
-            if not (temporary / old.name).exists():
-                old.unlink()
+        for pattern in replaces if new else ():
+            _remove(old for old in folder.glob(pattern) if old.is_dir() or not (temporary / old.name).exists())
         for file in new:
             os.replace(file, folder / file.name)
     finally:

@@ -1,11 +1,11 @@
 """Put a trained base, and the loop modules trained on it, into the package.
 
-    recurtrace pretrain embedded/tiny-base-lookups
-    recurtrace pretrain embedded/tiny-base
-    python -m studies.embed base runs/tiny-base
-    recurtrace data build --recipe embedded/tiny-mixture --out runs/tiny-mixture
-    recurtrace train embedded/tiny-loop
-    python -m studies.embed loop runs/tiny-loop
+    recurtrace pretrain embedded/rhymes
+    recurtrace pretrain embedded/base
+    python -m studies.embed base runs/embedded-base
+    recurtrace data build --recipe embedded/mixture --out runs/embedded-mixture
+    recurtrace train embedded/loop
+    python -m studies.embed loop runs/embedded-loop
 
 Beside the weights stand the recipe, the budget and the losses of the run that made them.
 """

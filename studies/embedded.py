@@ -11,15 +11,15 @@ from pathlib import Path
 
 from benchmarks.common import write_between
 from recurtrace.pipeline import Pipeline, PipelineRecipe
+from recurtrace.report.contents import all_tables
 from recurtrace.report.render import markdown_table
 from recurtrace.report.table import Table
-from recurtrace.report.tables import all_tables
 from recurtrace.report.workspace import Workspace, read_workspace
 from studies.claims import COLUMNS, claims
 
-STATEFUL = ("symbolic", "arithmetic")  # a state is carried from step to step
-LOOKUPS = ("p_hop",)  # every step needs the current symbol alone
-HARD = 6  # steps
+STATEFUL = ("where_thing", "where_left", "who_has")  # what is held is passed on from loop to loop
+LOOKUPS = ("where_person",)  # one fact
+HARD = 4  # facts
 TABLES = ("main", "memory", "ablation", "calibration", "budget")
 
 

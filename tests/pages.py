@@ -149,7 +149,7 @@ def _check_settings(path: list[str], given: dict[str, Any], line: str, files: se
             if name == "distill":
                 DistillRecipe.check(settings.set, "--set")
         data = str(given.get("data", "MIXTURE"))
-        if "/" not in data and not _is_placeholder(data):
+        if "/" not in data and not _is_placeholder(data) and data not in files:
             named_tasks(data)
         if given.get("tasks") and name != "lm-eval":
             named_tasks(given["tasks"])

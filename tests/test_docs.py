@@ -124,7 +124,7 @@ def test_paths_exist(name):
         if (is_file or is_folder) and "<" not in code and not re.search(r"\breport\.md$", code):
             wanted = code.rstrip("/")
             assert any(file == wanted or file.endswith(f"/{wanted}") for file in FILES), f"{name}: {code}"
-    for found in re.findall(r"--config_file (\S+)", text):
+    for found in re.findall(r"--config_file ([^\s']+)", text):
         if found != "…":
             assert found.removeprefix("recipes/").removesuffix(".yaml") in shipped(), f"{name}: {found}"
 
@@ -231,7 +231,9 @@ def test_the_readme_quotes_what_the_benchmarks_wrote():
     assert [number for number in numbers if not re.search(rf"(?<![\d.]){re.escape(number)}", written)] == []
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/results.md", "docs/performance.md", "docs/serving.md"])
+@pytest.mark.parametrize(
+    "name", ["README.md", "docs/results.md", "docs/performance.md", "docs/serving.md", "docs/reproducing.md"]
+)
 def test_marks_that_code_writes_between_are_whole(name):
     begins, ends = (re.findall(rf"<!-- ([\w ]+): {end} -->", TEXTS[name]) for end in ("begin", "end"))
     assert begins == ends

@@ -1,13 +1,15 @@
 """From a base to a report by one recipe; done again only where something changed."""
 
+import contextlib
 import json
 import shlex
+import sys
 
 import pytest
 import yaml
 
 from recurtrace.errors import RecurTraceError
-from recurtrace.pipeline import Pipeline, PipelineRecipe
+from recurtrace.pipeline import Pipeline, PipelineRecipe, Stage
 from recurtrace.stages.settings import StageSettings
 from tests.cli.test_commands import run
 from tests.conftest import SIZES
@@ -137,12 +139,147 @@ def test_another_seed_leaves_the_first_as_it_is(recipe, tmp_path):
     assert "same-start-memory" in page
 
 
+def test_machines_that_share_a_folder_divide_the_stages(recipe, tmp_path):
+    made = PipelineRecipe.read_with(recipe, [f"out={tmp_path / 'out'}", "probe=null", "train.loop.loop_start=2"])
+    told = []
+    pipeline = Pipeline(made, lambda name, skipped: told.append(name))
+    with pytest.raises(RecurTraceError, match="train loop 0 needs data, which is not done"):
+        pipeline.run(only=["train loop *"])
+    with pytest.raises(RecurTraceError, match="no stage is called 'tain'; the stages are data, evaluate base"):
+        pipeline.run(only=["tain"])
+    pipeline.run(only=["data"])
+    assert told == ["data"]
+
+    script = tmp_path / "launcher.py"  # says what it was asked to start, and starts nothing
+    script.write_text(f"import sys; open({str(tmp_path / 'asked')!r}, 'a').write(' '.join(sys.argv[1:]) + '\\n')")
+    pipeline.run(only=["train loop 0", "train plain*"], launcher=[sys.executable, str(script)])
+    asked = [line.split() for line in (tmp_path / "asked").read_text().splitlines()]
+    assert [words[:3] for words in asked] == [["-m", "recurtrace", "train"]] * 2
+    assert told == ["data", "train loop 0", "train plain-loop 0"]
+    with pytest.raises(RecurTraceError, match=r"ended with 3; its output is above"):
+        pipeline.run(only=["train full 0"], launcher=[sys.executable, "-c", "raise SystemExit(3)"])
+    with pytest.raises(RecurTraceError, match="no launcher 'no-such'; check --launch"):
+        pipeline.run(only=["train full 0"], launcher=["no-such"])
+
+
+@pytest.mark.slow
+def test_launched_stages_give_what_others_give(recipe, tmp_path):
+    """One process, started by a launcher: the commands of training and sweeping."""
+    wanted = ["data", "train loop 0", "sweep heldout 0"]
+    for name, launcher in (("here", []), ("launched", [sys.executable])):
+        changes = ["out=out", "probe=null", "train.loop.loop_start=2", "heldout=8", "depth=6"]
+        (tmp_path / name).mkdir()
+        with contextlib.chdir(tmp_path / name):
+            Pipeline(PipelineRecipe.read_with(recipe, changes)).run(only=wanted, launcher=launcher)
+    one, other = (result_files(tmp_path / name / "out") for name in ("here", "launched"))
+    assert list(one) == list(other)
+    assert [name for name in one if one[name] != other[name]] == []
+
+
+def test_a_folder_of_an_earlier_version_is_taken_over(recipe, tmp_path):
+    """It kept all stages in one file."""
+    made = PipelineRecipe.read_with(recipe, [f"out={tmp_path / 'out'}"])
+    pipeline = Pipeline(made)
+    pipeline.run(only=["data"])
+    (noted,) = (tmp_path / "out" / "stages").iterdir()
+    digest = json.loads(noted.read_text())["digest"]
+    noted.unlink()
+    (tmp_path / "out" / "stages.json").write_text(json.dumps({"data": digest, "begun": {"data": digest, "probe": "x"}}))
+    told = []
+    Pipeline(made, lambda *one: told.append(one)).run(only=["data"])
+    assert told == [("data", True)]
+    assert str(pipeline.states(pipeline.stages())["probe"]) == "changed, runs again"
+
+
+def test_tasks_have_heads_of_their_own(recipe, tmp_path):
+    """One of the mixture's and one that no mixture trains on; further strengths of a penalty are heads as well."""
+    write_arc(tmp_path / "data")
+    fields = [
+        f"out={tmp_path / 'out'}", f"data_dir={tmp_path / 'data'}", "probe=null", "train.loop.loop_start=2",
+        "baselines=[]", "depth=6", "task_heads=[p_hop, arc_challenge]", "task_items=10", "strengths=[0.1]",
+    ]  # fmt: skip
+    ran = stages_run(recipe, *fields)
+    assert [name for name in ran if "tasks" in name] == [
+        "sweep tasks-train 0", "sweep tasks-heldout 0", "sweep tasks-test 0", "distill tasks 0", "compare tasks 0",
+    ]  # fmt: skip
+    out = tmp_path / "out"
+    heads = json.loads((out / "task-models/seed-0/config.json").read_text())["loop_halting_heads"]
+    assert heads.keys() == {"act", "act-0_1", "p_hop", "arc_challenge"}
+    assert heads["arc_challenge"]["trained_on"]["sweep"]["tasks"] == ["arc_challenge"]
+    assert heads["p_hop"]["min_depth"] == 1
+    tasks = json.loads((out / "task-analysis/seed-0.json").read_text())["tasks"]
+    assert [(row["task"], row["items"], row["own_head"]) for row in tasks] == [
+        ("arc_challenge", 8, True),
+        ("p_hop", 10, True),
+    ]
+    methods = json.loads((out / "analysis/seed-0.json").read_text())["methods"]
+    assert {row["name"]: row["regularization"] for row in methods if row["name"].startswith("act")} == {
+        "act": 0.01, "act-floor": 0.01, "act-0_1": 0.1,
+    }  # fmt: skip
+    page = (out / "report" / "report.md").read_text()
+    assert "| arc_challenge | 8 | its own |" in page
+    assert "| ACT | 0.1 |" in page
+
+
+def write_arc(place):
+    home = place / "allenai__ai2_arc" / "ARC-Challenge"
+    home.mkdir(parents=True)
+    for split, count in (("train", 40), ("test", 8)):
+        rows = [
+            {
+                "question": f"{split} {i}?",
+                "choices": {"label": ["A", "B"], "text": ["x", "y"]},
+                "answerKey": "AB"[i % 2],
+            }
+            for i in range(count)
+        ]
+        (home / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
 def test_a_folder_of_someone_else_is_left_alone(recipe, tmp_path):
     (tmp_path / "out" / "mixture").mkdir(parents=True)
     (tmp_path / "out" / "mixture" / "precious").touch()
-    with pytest.raises(RecurTraceError, match="was not made by this pipeline"):
+    with pytest.raises(RecurTraceError, match="is not empty and holds no pipeline"):
         Pipeline(PipelineRecipe.read_with(recipe, [f"out={tmp_path / 'out'}"])).run()
     assert (tmp_path / "out" / "mixture" / "precious").exists()
+
+
+def test_what_was_trained_is_trained_again_only_if_asked(recipe, tmp_path, monkeypatch):
+    def made(stage, launcher):
+        for path in stage.makes:
+            file = path if path.suffix else path / ("budget.json" if stage.name.startswith("train") else "result")
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.touch()
+
+    monkeypatch.setattr(Stage, "run", made)
+    out = tmp_path / "out"
+    first = stages_run(recipe, f"out={out}")
+    trained = [name for name in first if name.startswith("train")]
+    assert len(trained) == 4
+    out.rename(tmp_path / "renamed")
+    out = tmp_path / "renamed"
+    assert stages_run(recipe, f"out={out}") == []
+    for change in ("train.steps=4", f"mixture={recipe}"):  # another setting, other data
+        with pytest.raises(
+            RecurTraceError, match="loop/seed-0' was trained with other settings or on other data; .* --ov"
+        ):
+            stages_run(recipe, f"out={out}", change)
+    assert (out / "mixture" / "result").is_file()  # refused before anything was removed
+    assert stages_run(recipe, f"out={out}") == []
+    assert trained == [
+        name for name in stages_run(recipe, f"out={out}", "train.steps=4", "overwrite=true") if name in trained
+    ]
+
+
+def test_a_place_is_not_part_of_the_digests(recipe):
+    """A folder called as a field is, and another."""
+    found = []
+    for out in ("out", "some/where"):
+        pipeline, digests = Pipeline(PipelineRecipe.read_with(recipe, [f"out={out}"])), {}
+        for stage in pipeline.stages():
+            digests[stage.name] = pipeline._digest(stage, digests)
+        found.append(digests)
+    assert found[0] == found[1]
 
 
 def test_bad_recipes_get_a_sentence(recipe):

@@ -138,7 +138,7 @@ def test_an_analysis_without_a_head_has_no_keys_of_one(tmp_path):
     assert type(found) is Analysis
     write_record(tmp_path / "a.json", found)
     assert Analysis.read(tmp_path / "a.json") == found
-    assert json.loads((tmp_path / "a.json").read_text()).keys() == {*OLD_ANALYSIS, "command"}
+    assert json.loads((tmp_path / "a.json").read_text()).keys() == {*OLD_ANALYSIS, "command", "items_sha256"}
     wrong = analyse(heldout, test, {None: head(2.0, 0.0, "act")}, **TRAINED)
     assert type(wrong) is Analysis  # a head trained otherwise is not the oracle's
 
@@ -154,7 +154,7 @@ def test_an_analysis_with_a_head_is_read_back_the_same(tmp_path):
     write_record(tmp_path / "a.json", found)
     assert Analysis.read(tmp_path / "a.json") == found
     written = json.loads((tmp_path / "a.json").read_text())
-    assert written.keys() == OLD_ANALYSIS.keys() | OLD_HEAD.keys() | {"worked"}
+    assert written.keys() == OLD_ANALYSIS.keys() | OLD_HEAD.keys() | {"worked", "heldout_calibration", "items_sha256"}
     assert ["adaptive" in row for row in written["tasks"]] == [True, False]
 
 
@@ -270,7 +270,7 @@ def test_records_cannot_be_changed():
 
 
 def test_a_foreign_manifest_of_an_evaluation_gets_one_sentence(tmp_path):
-    for content, problem in (("[]", "Input should be a dictionary"), ('{"items": "x"}', "items: input should be")):
+    for content, problem in (("[]", "is damaged"), ('{"items": "x"}', "is not an evaluation .items: input should be")):
         (tmp_path / "evaluation.json").write_text(content)
-        with pytest.raises(RecurTraceError, match=f"is not an evaluation .{problem}.*`recurtrace evaluate`"):
+        with pytest.raises(RecurTraceError, match=f"{problem}.*`recurtrace evaluate`"):
             read_evaluation(tmp_path)

@@ -10,6 +10,7 @@ from recurtrace.cli.cost import cost
 from recurtrace.cli.data import app as data
 from recurtrace.cli.demo import demo
 from recurtrace.cli.evaluate import evaluate
+from recurtrace.cli.explore import explore
 from recurtrace.cli.generate import generate
 from recurtrace.cli.halting import calibrate, compare, distill, sweep
 from recurtrace.cli.info import info
@@ -19,6 +20,7 @@ from recurtrace.cli.recipes import app as recipes
 from recurtrace.cli.report import report
 from recurtrace.cli.run import run
 from recurtrace.cli.serve import serve
+from recurtrace.cli.trace import trace
 from recurtrace.cli.train import pretrain, train
 from recurtrace.errors import RecurTraceError
 
@@ -31,11 +33,12 @@ app = typer.Typer(
 )
 EXTRA = {"allow_extra_args": True, "ignore_unknown_options": True}
 PASSED_ON = {**EXTRA, "help_option_names": []}
-ALL, MAKE, HALT, MEASURE, USE, EMBEDDED = (
+ALL, MAKE, HALT, MEASURE, LOOK, USE, EMBEDDED = (
     "The whole study",
     "Make a looped model",
     "Choose when to stop",
     "Measure",
+    "Look inside",
     "Use",
     "The embedded model",
 )
@@ -55,6 +58,8 @@ app.command(rich_help_panel=MEASURE)(cost)
 app.command(rich_help_panel=MEASURE)(report)
 app.command(rich_help_panel=USE)(generate)
 app.command("serve", context_settings=EXTRA, rich_help_panel=USE)(serve)
+app.command(rich_help_panel=LOOK)(explore)
+app.command(rich_help_panel=LOOK)(trace)
 app.command(rich_help_panel=USE)(info)
 app.command(rich_help_panel=EMBEDDED)(demo)
 app.command(rich_help_panel=EMBEDDED)(pretrain)

@@ -7,8 +7,9 @@ import typer
 
 from recurtrace.assets import place
 from recurtrace.cli.fields import config_options
-from recurtrace.cli.options import next_step
+from recurtrace.cli.options import Overwrite, TrustRemoteCode, next_step
 from recurtrace.errors import RecurTraceError
+from recurtrace.files import claim_new, locked, writing_folder
 from recurtrace.stages.settings import Dtype
 
 
@@ -35,8 +36,10 @@ def convert(
     ] = False,
     dtype: Annotated[Dtype, typer.Option(help="Type of the weights; auto keeps that of the base.")] = "auto",
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub model.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the untrained loop modules.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Seed of the untrained loop modules.")] = 0,
     probe: Annotated[Path | None, typer.Option(help="Result of `recurtrace probe`: loop the block it found.")] = None,
+    overwrite: Overwrite = False,
+    trust_remote_code: TrustRemoteCode = False,
     **fields: Any,
 ) -> None:
     """Convert a pretrained model: add untrained loop modules and leave the base as it is."""
@@ -44,25 +47,31 @@ def convert(
 
     from recurtrace.cli.describe import describe
     from recurtrace.model import RecurTraceForCausalLM
-    from recurtrace.model.pretrained import refuse_other_kind
+    from recurtrace.model.base import refuse_other_kind
+    from recurtrace.model.checkpoint import MODEL
+    from recurtrace.model.cost import shape_of
     from recurtrace.model.tokenizer import load_tokenizer
     from recurtrace.records import BlockProbe
 
     base = place(base)
     refuse_other_kind(out, merge_base=merge_base)
+    claim_new(out, MODEL, overwrite)  # refused before gigabytes are read
     found = BlockProbe.read(probe) if probe is not None else None
     if found is not None:
         if "loop_start" in fields or "loop_num_layers" in fields:
             raise RecurTraceError("--probe says which layers to loop; leave out --loop-start and --loop-num-layers.")
         fields |= {"loop_start": found.loop_start, "loop_num_layers": found.loop_num_layers}
     torch.manual_seed(seed)
-    options = {"revision": revision} if revision else {}
+    options: dict[str, Any] = {"trust_remote_code": trust_remote_code, **({"revision": revision} if revision else {})}
     model = RecurTraceForCausalLM.from_base(base, dtype=dtype, **options, **fields)
     if found is not None and probe is not None:
         found.check_base(model.config.base_fingerprint, probe)
     tokenizer = load_tokenizer(base, **options)
-    model.save_pretrained(out, merge_base=merge_base)
-    tokenizer.save_pretrained(out)
-    describe(model.config)
+    with locked(out):
+        claim_new(out, MODEL, overwrite)
+        with writing_folder(out, replaces=MODEL.files) as temporary:
+            model.save_pretrained(temporary, merge_base=merge_base)
+            tokenizer.save_pretrained(temporary)
+    describe(shape_of(model.config))
     typer.echo(f"Saved {'the merged model' if merge_base else 'the loop modules'} and the tokenizer to {out}.")
-    next_step(f'recurtrace generate {out} "Hello" --loops 2', "recurtrace train RECIPE")
+    next_step(f'recurtrace generate {out} "Hello" --loops 2', f"recurtrace train RECIPE --set model={out}")

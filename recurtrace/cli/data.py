@@ -15,8 +15,12 @@ app = typer.Typer(no_args_is_help=True, help="The tasks, their examples, and the
 
 @app.command("list")
 def list_tasks() -> None:
-    """List the tasks, where they come from and how their answers are scored."""
+    """List the tasks, where they come from, how their answers are scored, and how many test items they have.
+
+    "sampled" are those that `evaluate --sampled` takes: the paper's numbers, as far as it gives them.
+    """
     from recurtrace.data.benchmarks import SUITES, suite
+    from recurtrace.data.counts import COUNTS, SAMPLES, evaluated, sampled
 
     console = Console()
     for name in SUITES:
@@ -24,12 +28,19 @@ def list_tasks() -> None:
         table = Table(title=f"{name.replace('_', '-')} ({len(tasks)})", title_justify="left")
         for column in ("task", "source", "config", "splits", "scored by"):
             table.add_column(column)
+        for column in ("test items", "sampled"):
+            table.add_column(column, justify="right")
         for task in tasks:
             configs = task.configs[0] if len(task.configs) == 1 else f"{len(task.configs)} configs"
             splits = ", ".join(split if split == name else f"{split}={name}" for split, name in task.splits.items())
             source = (task.hub, configs, splits) if task.hub else ("generated", "", "train, test")
-            table.add_row(task.name, *source, task.scorer)
+            items = COUNTS[task.name].test if task.name in COUNTS else 0
+            counts = (items, min(items, sampled(task) or items)) if items else ()
+            table.add_row(task.name, *source, task.scorer, *(f"{count:,}" for count in counts))
         console.print(table)
+        if name in SAMPLES:
+            ours, paper = evaluated(tasks), SAMPLES[name].paper
+            typer.echo(f"{ours:,} sampled test items, {paper:,} in the paper. {SAMPLES[name].why}\n")
 
 
 @app.command()

@@ -1,6 +1,7 @@
 """`recurtrace demo`: a looped model in half a minute, on the embedded base."""
 
 import typer
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
@@ -12,8 +13,7 @@ def demo() -> None:
     from transformers.utils import logging
 
     from recurtrace.assets import TINY_BASE, TINY_LOOP
-    from recurtrace.data.little_world import SMALL
-    from recurtrace.data.synthetic import TASKS, item
+    from recurtrace.data.stories import item
     from recurtrace.model import RecurTraceForCausalLM
 
     console = Console(highlight=False)
@@ -21,11 +21,13 @@ def demo() -> None:
     base, tokenizer = AutoModelForCausalLM.from_pretrained(TINY_BASE), AutoTokenizer.from_pretrained(TINY_BASE)
     model = RecurTraceForCausalLM.from_pretrained(TINY_LOOP)
     count = sum(parameter.numel() for parameter in base.parameters())
+    block = model.config.block
     _say(
-        f"1. A Qwen3 of {count / 1e6:.1f} M parameters, trained here on short problems; layers 3–5 of its 8 are looped."
+        f"1. A Qwen3 of {count / 1e6:.1f} M parameters that has read short stories and was never asked a question; "
+        f"layers {block.start}–{block.stop - 1} of its {base.config.num_hidden_layers} are looped."
     )
 
-    examples = [item(task, "test", index, 0, k, SMALL) for task in TASKS for index, k in enumerate((2, 4, 6))]
+    examples = [item("where_thing", "test", index, 0, facts) for facts in range(1, 7) for index in range(2)]
     batch = tokenizer([example.prompt for example in examples], return_tensors="pt", padding=True)
     inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
     with torch.no_grad():
@@ -34,23 +36,20 @@ def demo() -> None:
     if not same:
         raise typer.Exit(1)
 
-    _say("\n3. Problems with symbols that stage 1 never saw, answered at several depths (✓ is right):")
+    _say("\n3. Stories of people whom stage 1 never met, and where something is in the end (✓ is right). One of them:")
+    _say(f"   {examples[4].prompt} → {examples[4].answer}")
     answers, depths = {}, []
-    for loops in (1, 2, 4, 8, "adaptive"):
-        out = model.generate(**inputs, loops=loops, max_new_tokens=6, do_sample=False, return_dict_in_generate=True)
+    for loops in (1, 2, 3, 4, 6, 8, "adaptive"):
+        out = model.generate(**inputs, loops=loops, max_new_tokens=2, do_sample=False, return_dict_in_generate=True)
         new = out.sequences[:, inputs["input_ids"].shape[1] :]
         answers[loops] = [text.strip() for text in tokenizer.batch_decode(new, skip_special_tokens=True)]
         depths = out.past_key_values.depths
-    table = Table(
-        "problem", "answer", *(f"{loops} loop{'s' if loops != 1 else ''}" for loops in answers), show_lines=True
-    )
+    fixed = [f"T={loops}" for loops in answers if loops != "adaptive"]
+    table = Table("asked", "facts", "answer", *fixed, "adaptive", box=SIMPLE, padding=(0, 1))
     for i, example in enumerate(examples):
-        cells = [
-            f"{given[i]} {'✓' if given[i] == example.answer else ''}"
-            + (f" ({depths[i]})" if loops == "adaptive" else "")
-            for loops, given in answers.items()
-        ]
-        table.add_row(example.prompt, example.answer, *cells)
+        cells = ["✓" if given[i] == example.answer else given[i].split()[0] for given in answers.values()]
+        cells[-1] += f" ({depths[i]})"
+        table.add_row(example.prompt.split()[-1], example.bucket.removeprefix("facts="), example.answer, *cells)
     console.print(table)
 
     _say("\n4. What is added at the paper's four scales (counted on the meta device):")

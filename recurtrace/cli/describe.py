@@ -1,46 +1,39 @@
 """What a looped model is and costs, as tables for the terminal."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-if TYPE_CHECKING:
-    from recurtrace.model import RecurTraceConfig
+from recurtrace.shape import Shape
 
 DEPTHS = (1, 2, 4, 6, 8, 16)
+BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 
 
-def facts(config: "RecurTraceConfig", context: int = 512) -> dict[str, Any]:
+def facts(shape: Shape, context: int = 512) -> dict[str, Any]:
     """Everything `recurtrace info` says, as plain data."""
-    import torch
-
-    from recurtrace.model.cost import cost_of
-
-    cost = cost_of(config)
-    base = config.get_text_config()
-    dtype = config.dtype or base.dtype or torch.float32
-    dtype = getattr(torch, dtype) if isinstance(dtype, str) else dtype
+    cost = shape.cost
     return {
-        "base": config.base_model_name_or_path,
-        "family": base.model_type,
+        "base": shape.base,
+        "family": shape.family,
         "layers": cost.layers,
-        "hidden_size": base.hidden_size,
-        "block": [config.block.start, config.block.stop - 1],
-        "memory_window": config.loop_memory_window if config.loop_memory else 0,
-        "halting_head": config.loop_halting_objective if config.loop_halting_trained else None,
-        "named_heads": {name: head["objective"] for name, head in (config.loop_halting_heads or {}).items()},
-        "default_loops": config.default_loops,
+        "hidden_size": shape.hidden_size,
+        "block": [shape.first_looped, shape.first_looped + cost.looped_layers - 1],
+        "memory_window": shape.memory_window,
+        "halting_head": shape.halting_head,
+        "named_heads": shape.named_heads,
+        "default_loops": shape.default_loops,
         "base_parameters": cost.parameters.base,
         "added_parameters": cost.parameters.added,
         "added_share": cost.parameters.share,
-        "dtype": str(dtype).removeprefix("torch."),
+        "dtype": shape.dtype,
         "context": context,
         "depths": [
             {
                 "loops": loops,
                 "layer_passes": cost.layer_passes(loops),
-                "kv_bytes_per_token": cost.kv_bytes(loops, dtype.itemsize),
+                "kv_bytes_per_token": cost.kv_bytes(loops, BYTES.get(shape.dtype, 1)),
                 "decode_flops_ratio": cost.decode_ratio(loops, context),
                 "prefill_flops_ratio": cost.prefill_ratio(loops, context),
                 "forward_flops_ratio": cost.forward_ratio(loops, context),
@@ -50,8 +43,8 @@ def facts(config: "RecurTraceConfig", context: int = 512) -> dict[str, Any]:
     }
 
 
-def describe(config: "RecurTraceConfig", context: int = 512) -> None:
-    known = facts(config, context)
+def describe(shape: Shape, context: int = 512) -> None:
+    known = facts(shape, context)
     console = Console(highlight=False)
     summary = Table.grid(padding=(0, 2))
     first, last = known["block"]

@@ -51,7 +51,7 @@ def config_options(*names: str) -> Callable[[Command], Command]:
         for name in names:
             annotation, default, text = known[name]
             option = typer.Option(_flags(name, annotation == "bool"), help=text + _default(default), show_default=False)
-            kind = Annotated[_TYPES[annotation] | None, option]  # type: ignore[valid-type]
+            kind = Annotated[_TYPES[annotation.removesuffix(" | None")] | None, option]  # type: ignore[valid-type]
             options.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind))
 
         def run(**given: Any) -> None:

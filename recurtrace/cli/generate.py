@@ -1,5 +1,6 @@
 """`recurtrace generate`: continue a prompt at a fixed or adaptive depth."""
 
+import math
 import sys
 import time
 from typing import Annotated
@@ -7,8 +8,9 @@ from typing import Annotated
 import typer
 
 from recurtrace.assets import place
+from recurtrace.cli.options import TrustRemoteCode
 from recurtrace.depths import parse_depth
-from recurtrace.errors import RecurTraceError
+from recurtrace.errors import RecurTraceError, is_unicode
 from recurtrace.stages.settings import Dtype
 
 
@@ -21,10 +23,10 @@ def generate(
             help="Depth: a number, or adaptive. Default: adaptive if the model has a head, otherwise its fixed depth."
         ),
     ] = None,
-    max_new_tokens: Annotated[int, typer.Option(min=1, help="Largest number of new tokens.")] = 64,
+    max_new_tokens: Annotated[int, typer.Option(min=1, max=2**31 - 1, help="Largest number of new tokens.")] = 64,
     temperature: Annotated[float, typer.Option(min=0, help="Sampling temperature; 0 is greedy.")] = 0.0,
     top_p: Annotated[float, typer.Option(min=0, max=1, help="Probability mass for nucleus sampling.")] = 1.0,
-    seed: Annotated[int, typer.Option(help="Seed for sampling.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Seed for sampling.")] = 0,
     head: Annotated[
         str | None, typer.Option(help="Adaptive: name of the halting head. Default: the model's own head.")
     ] = None,
@@ -32,6 +34,10 @@ def generate(
     max_depth: Annotated[int | None, typer.Option(help="Adaptive: largest depth.")] = None,
     threshold: Annotated[
         float | None, typer.Option(help="Adaptive: stop once the probability of continuing is below this.")
+    ] = None,
+    depth_limit: Annotated[
+        int | None,
+        typer.Option(help="Deepest loop that may be asked for. Default: eight times that of training, at least 64."),
     ] = None,
     chat: Annotated[bool, typer.Option("--chat", help="Wrap the prompt in the tokenizer's chat template.")] = False,
     base: Annotated[
@@ -42,11 +48,16 @@ def generate(
     ] = True,
     dtype: Annotated[Dtype, typer.Option(help="Type of the weights; auto keeps that of the checkpoint.")] = "auto",
     device: Annotated[str, typer.Option(help="Device, such as cpu or cuda; auto takes the best available.")] = "auto",
+    trust_remote_code: TrustRemoteCode = False,
 ) -> None:
     """Continue a prompt. Prints tokens as they are generated, then the depth that was run."""
     text = sys.stdin.read() if prompt == "-" else prompt
     if not text.strip():
         raise RecurTraceError("the prompt is empty; give at least one word.")
+    if not is_unicode(text):
+        raise RecurTraceError("the prompt is not valid Unicode; pass it as UTF-8.")
+    if not math.isfinite(temperature):
+        raise RecurTraceError(f"temperature must be a finite number, got {temperature}.")
     depth = parse_depth(loops)
     model = place(model)
 
@@ -59,8 +70,12 @@ def generate(
     from recurtrace.model.loading import load_looped
 
     bounds = {"min_depth": min_depth, "max_depth": max_depth, "threshold": threshold}
-    check_request(depth, head, bounds, read_looped_config(model), batch_size=1)  # refused before gigabytes are read
-    looped, tokenizer = load_looped(model, base, device, check_base=check_base, dtype=dtype)
+    limit = {"loop_depth_limit": depth_limit} if depth_limit is not None else {}
+    trust = {"trust_remote_code": trust_remote_code}
+    config = read_looped_config(model, **trust)
+    config.override(limit)
+    check_request(depth, head, bounds, config, batch_size=1)  # refused before gigabytes are read
+    looped, tokenizer = load_looped(model, base, device, check_base=check_base, dtype=dtype, **limit, **trust)
     if chat:
         if not tokenizer.chat_template:
             raise RecurTraceError("this tokenizer has no chat template; leave out --chat.")

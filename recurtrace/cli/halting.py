@@ -6,16 +6,18 @@ from rich.table import Table
 
 from recurtrace import stages
 from recurtrace.cli.fields import stage_command
-from recurtrace.cli.options import next_step
+from recurtrace.cli.options import is_main_process, next_step
 
 
 @stage_command(stages.SweepSettings)
 def sweep(settings: stages.SweepSettings) -> None:
     """Measure every depth of every example once. Heads, thresholds and comparisons are made from the files.
 
-    The same command resumes after an interruption.
+    The same command resumes after an interruption. For several processes: `accelerate launch -m recurtrace sweep …`.
     """
     made = stages.sweep(settings)
+    if not is_main_process():
+        return
     passes, base = made.layer_passes, made.layer_passes_of_the_base
     depths = f"{made.depths[0]} to {made.depths[-1]}" if len(made.depths) > 1 else str(made.depths[0])
     typer.echo(f"{made.examples:,} examples at {len(made.depths)} depths, {depths}, are in {settings.out}.")

@@ -10,6 +10,19 @@ DataDir = Annotated[Path | None, typer.Option(help="Folder with the datasets, in
 Changes = Annotated[
     list[str] | None, typer.Option("--set", help="Change a field of the recipe, e.g. --set steps=100; may be repeated.")
 ]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what the folder already holds.")]
+TrustRemoteCode = Annotated[
+    bool,
+    typer.Option(
+        "--trust-remote-code", help="Run code that comes with the model; only for models whose authors you trust."
+    ),
+]
+
+
+def allowed(overwrite: bool, trust_remote_code: bool = False) -> list[str]:
+    """What the user allows beyond the recipe, as changes of it."""
+    asked = {"overwrite": overwrite, "trust_remote_code": trust_remote_code}
+    return [f"{name}=true" for name, given in asked.items() if given]
 
 
 def next_step(*commands: str) -> None:

@@ -1,26 +1,57 @@
 """`recurtrace run`: from a base to a report, by one recipe."""
 
+import shlex
+from typing import Annotated
+
 import typer
 from rich.console import Console
 
-from recurtrace.cli.options import Changes
+from recurtrace.cli.options import Changes, Overwrite, TrustRemoteCode, allowed
 from recurtrace.cli.train import RecipeFile
 
 
-def run(recipe: RecipeFile, changes: Changes = None) -> None:
+def run(
+    recipe: RecipeFile,
+    changes: Changes = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Run nothing; print the plan: stages, items, GPU-hours, disk, what is done."),
+    ] = False,
+    tflops: Annotated[
+        float, typer.Option(min=0.001, help="For the plan: TFLOP/s that one GPU reaches in this work.")
+    ] = 200,
+    gpus: Annotated[int, typer.Option(min=1, help="For the plan: GPUs that work at a time.")] = 8,
+    only: Annotated[
+        list[str] | None, typer.Option(help="Run only stages of this name, e.g. --only 'train * 1'; may be repeated.")
+    ] = None,
+    launch: Annotated[
+        str, typer.Option(help="Command that starts several processes, e.g. 'accelerate launch --config_file FILE'.")
+    ] = "",
+    overwrite: Overwrite = False,
+    trust_remote_code: TrustRemoteCode = False,
+) -> None:
     """Run the whole study of a recipe: data, probe, train, sweep, distill, calibrate, compare, evaluate, cost, report.
 
-    The same command resumes after an interruption. After a change of the recipe it repeats only the stages affected.
+    The same command resumes after an interruption. After a change of the recipe it repeats only the stages affected;
+    what was trained is trained again with --overwrite only.
     """
     from recurtrace.cli.summary import print_summary
     from recurtrace.pipeline import Pipeline, PipelineRecipe
 
-    made = PipelineRecipe.read_with(recipe, changes or [])
+    made = PipelineRecipe.read_with(recipe, [*(changes or []), *allowed(overwrite, trust_remote_code)])
+    if dry_run:
+        from recurtrace.cli.dry_run import print_plan
+        from recurtrace.plan import plan
+
+        print_plan(plan(made), tflops, gpus)
+        return
     console = Console(highlight=False)
     page = Pipeline(
         made,
         lambda name, skipped: console.print(f"[dim]{name}: already done[/dim]" if skipped else f"[bold]{name}[/bold]"),
-    ).run()
+    ).run(only or [], shlex.split(launch))
+    if not page.is_file():
+        return  # of a part of the stages
     print_summary(made.out)
     typer.echo(f"The model: {made.model(made.seeds[0])}")
     typer.echo(f"The report: {page}")

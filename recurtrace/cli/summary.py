@@ -5,7 +5,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from recurtrace.report.render import loopless
+from recurtrace.report.contents import loopless
 from recurtrace.report.table import spread
 from recurtrace.report.workspace import read_workspace
 

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from recurtrace import stages
-from recurtrace.cli.options import Changes, is_main_process, next_step
+from recurtrace.cli.options import Changes, Overwrite, TrustRemoteCode, allowed, is_main_process, next_step
 from recurtrace.records import Budget
 from recurtrace.training.recipe import PretrainRecipe, TrainRecipe
 
@@ -21,13 +21,15 @@ def train(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Load and train nothing; print the memory and FLOPs the run would take.")
     ] = False,
+    overwrite: Overwrite = False,
+    trust_remote_code: TrustRemoteCode = False,
 ) -> None:
     """Train the loop modules of a model, or a baseline under the same budget.
 
     The same command resumes after an interruption. For several processes: `accelerate launch --config_file … -m
     recurtrace train RECIPE`.
     """
-    made = TrainRecipe.read_with(recipe, changes or [])
+    made = TrainRecipe.read_with(recipe, [*(changes or []), *allowed(overwrite, trust_remote_code)])
     if dry_run:
         from recurtrace.cli.dry_run import print_estimate
 
@@ -43,9 +45,9 @@ def train(
         next_step(f"recurtrace evaluate {folder} --data {made.data} --loops 1 --out evaluations/{made.method}")
 
 
-def pretrain(recipe: RecipeFile, changes: Changes = None) -> None:
+def pretrain(recipe: RecipeFile, changes: Changes = None, overwrite: Overwrite = False) -> None:
     """Train a small base from random weights, on generated text."""
-    made = PretrainRecipe.read_with(recipe, changes or [])
+    made = PretrainRecipe.read_with(recipe, [*(changes or []), *allowed(overwrite)])
     budget = stages.pretrain(made)
     if is_main_process():
         folder = _finish(made, budget)

@@ -6,7 +6,7 @@ A scorer says whether a prediction counts as right for a reference; `SCORERS` na
 import re
 import string
 from collections.abc import Callable
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal, DecimalException
 
 LETTERS = string.ascii_uppercase
 
@@ -50,7 +50,7 @@ def number(text: str) -> Decimal | None:
     cleaned = re.sub(r"[\s,$%]", "", text)
     try:
         return Decimal(cleaned).normalize()
-    except InvalidOperation:
+    except DecimalException:
         return None
 
 
@@ -61,9 +61,12 @@ def plain_number(value: float | str) -> str:
 
 
 def normalize_text(text: str) -> str:
-    """As question-answering scores do: lower case, no punctuation, no articles, single spaces."""
-    text = "".join(character for character in text.lower() if character not in string.punctuation)
-    return " ".join(word for word in text.split() if word not in ("a", "an", "the"))
+    """As question-answering scores do: lower case, no punctuation, no articles, single spaces.
+
+    What is nothing but articles stays: "A" and "an" are different answers.
+    """
+    words = "".join(character for character in text.lower() if character not in string.punctuation).split()
+    return " ".join([word for word in words if word not in ("a", "an", "the")] or words)
 
 
 def normalize_latex(text: str) -> str:
@@ -82,6 +85,11 @@ def normalize_latex(text: str) -> str:
 
 def same_text(prediction: str, reference: str) -> bool:
     return normalize_text(prediction) == normalize_text(reference)
+
+
+def same_symbol(prediction: str, reference: str) -> bool:
+    """Character by character: symbols, names and labels."""
+    return prediction.strip() == reference.strip()
 
 
 def same_number(prediction: str, reference: str) -> bool:
@@ -109,6 +117,7 @@ def first_line(text: str) -> str:
 
 
 SCORERS: dict[str, Callable[[str, str], bool]] = {
+    "exact": same_symbol,
     "text": same_text,
     "number": same_number,
     "letter": same_letter,

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from recurtrace.data.example import Example
+from recurtrace.data.example import End, Example
 from recurtrace.errors import RecurTraceError
 
 IGNORED = -100  # the label of a position without loss, as in transformers
@@ -27,6 +27,8 @@ class Encoded:
     input_ids: list[int]
     prompt_length: int
     example: Example | None = None
+    begins: int = 0
+    """Position of its first token: above 0 for what follows a beginning that several examples share (packing.py)."""
 
     @property
     def source(self) -> Example:
@@ -61,17 +63,17 @@ class Lengths:
 class Encoder:
     """Tokenises examples to at most `max_length` tokens.
 
-    `end` puts the end-of-text token behind the answer, as something to learn; measured losses are of the answer alone.
+    `end` is put behind the answer, as something to learn; measured losses are of the answer alone.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, max_length: int, end: bool = True):
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, max_length: int, end: End | None = "text"):
         if max_length <= MIN_PROMPT:
             raise RecurTraceError(f"max_length must be above {MIN_PROMPT}, got {max_length}.")
-        if end and tokenizer.eos_token_id is None:
+        if end == "text" and tokenizer.eos_token_id is None:
             raise RecurTraceError("the tokenizer has no end-of-text token, so an answer cannot end; set eos_token.")
         self.tokenizer = tokenizer
         self.max_length = max_length
-        self.ending = [tokenizer.eos_token_id] if end else []
+        self.ending = [] if end is None else [tokenizer.eos_token_id if end == "text" else newline_id(tokenizer)]
         self.lengths = Lengths()
         self._front = len(_leading_special(tokenizer))
 
@@ -103,6 +105,14 @@ class Encoder:
             self.lengths.cut += 1
             prompt = prompt[: self._front] + prompt[len(prompt) - room + self._front :]
         return prompt + answer, len(prompt)
+
+
+def newline_id(tokenizer: PreTrainedTokenizerBase) -> int:
+    """The token that ends a line."""
+    *_, last = tokenizer("x\n", add_special_tokens=False)["input_ids"]
+    if tokenizer.decode([last]) != "\n":
+        raise RecurTraceError("the tokenizer has no token for the end of a line; end answers with the text.")
+    return int(last)
 
 
 def padding_id(tokenizer: PreTrainedTokenizerBase) -> int:

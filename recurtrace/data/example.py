@@ -2,6 +2,10 @@
 
 import hashlib
 from dataclasses import dataclass
+from typing import Literal
+
+End = Literal["text", "line"]
+"""How an answer ends: with the tokenizer's end of text, or with the line, for a base that cannot write the former."""
 
 
 @dataclass(frozen=True)
@@ -20,6 +24,10 @@ class Example:
     """Other answers that count as right."""
     question: str = ""
     """What the overlap audit compares, where that is not the whole prompt: it leaves out the frame and the options."""
+    scorer: str = ""
+    """How an answer is compared (data/answers.py); empty for a task of the table, whose row says it."""
+    max_new_tokens: int = 0
+    """Tokens a model may write; 0 for a task of the table, whose row says it."""
 
     @property
     def asked(self) -> str:

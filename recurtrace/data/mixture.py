@@ -13,6 +13,7 @@ its files, so an interrupted build resumes where it was.
 
 import hashlib
 import json
+import logging
 import platform
 import random
 from collections import Counter
@@ -20,23 +21,27 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import BeforeValidator, Field, PositiveInt, model_validator
 from tqdm import tqdm
 
-from recurtrace.data.benchmarks import TASKS, suite
+from recurtrace.data.benchmarks import TASKS, Task, suite
 from recurtrace.data.example import Example
 from recurtrace.data.loading import Loaded, MissingDataError, find_task, load
 from recurtrace.data.overlap import THRESHOLD, OverlapIndex
+from recurtrace.data.own import OwnTask
 from recurtrace.data.synthetic import PAPER, Sizes
 from recurtrace.errors import RecurTraceError
-from recurtrace.files import claim, holds_something, load_manifest, write_json, writing
-from recurtrace.recipe import Recipe
+from recurtrace.files import Kind, begin, claim, load_manifest, locked, write_json, writing
+from recurtrace.recipe import Recipe, Seed
+
+logger = logging.getLogger(__name__)
 
 MANIFEST = "manifest.json"
+MIXTURE = Kind("mixture", MANIFEST, ("train/*.parquet", "heldout/*.parquet", "removed/*.jsonl"))
 AUDITED = ("train_covered", "classic", "diagnostic")
 
 _SCHEMA = pa.schema(
@@ -52,21 +57,34 @@ _SCHEMA = pa.schema(
 )
 
 
+def _own(value: Any) -> Any:
+    return OwnTask.check(value, "the task of a source") if isinstance(value, dict) else value
+
+
 class Source(Recipe):
     """One task of the mixture."""
 
-    task: str
+    task: Annotated[str | OwnTask, BeforeValidator(_own)]
+    """Name of a task (`recurtrace data list`), or one of your own: file, prompt, answer, scorer (data/own.py)."""
     count: PositiveInt | None = None
     """Training examples to take, by seed; all there are if left out."""
     revision: str | None = None
     """Commit of the hub dataset, so that the same data is loaded every time."""
+
+    @property
+    def name(self) -> str:
+        return self.task if isinstance(self.task, str) else self.task.name
+
+    @property
+    def row(self) -> Task:
+        return find_task(self.task) if isinstance(self.task, str) else self.task.row
 
 
 class MixtureRecipe(Recipe):
     """What a mixture is made of."""
 
     sources: list[Source] = Field(min_length=1)
-    seed: int = 0
+    seed: Seed = 0
     heldout: int = Field(300, ge=0)
     """Examples of each source that are kept from training; never more than a tenth of it."""
     audit: list[str] = [task.name for task in TASKS.values() if set(task.suites) & set(AUDITED)]
@@ -76,18 +94,26 @@ class MixtureRecipe(Recipe):
     shard_size: PositiveInt = 50_000
     """Examples in one Parquet file."""
 
+    @classmethod
+    def resolve(cls, fields: dict[str, Any], folder: Path) -> dict[str, Any]:
+        """The files of own tasks are found from the recipe's folder, too."""
+        sources = fields.get("sources")
+        for source in sources if isinstance(sources, list) else []:
+            if isinstance(source, dict) and isinstance(source.get("task"), dict):
+                source["task"] = OwnTask.resolve(source["task"], folder)
+        return super().resolve(fields, folder)
+
     @model_validator(mode="after")
     def _check(self) -> "MixtureRecipe":
-        names = [source.task for source in self.sources]
+        names = [source.name for source in self.sources]
         if twice := [name for name, times in Counter(names).items() if times > 1]:
             raise ValueError(f"{twice[0]} is listed twice; list it once, with one count")
-        for name in names:
-            if "train" not in find_task(name).splits:
-                trainable = ", ".join(task.name for task in suite("training"))
-                raise ValueError(f"{name} is for testing only; train on {trainable}")
         for source in self.sources:
-            if TASKS[source.task].streamed and source.count is None:
-                raise ValueError(f"{source.task} is streamed without an end; give it a count")
+            if "train" not in source.row.splits:
+                trainable = ", ".join(task.name for task in suite("training"))
+                raise ValueError(f"{source.name} is for testing only; train on {trainable}")
+            if source.row.streamed and source.count is None:
+                raise ValueError(f"{source.name} is streamed without an end; give it a count")
         for name in self.audit:
             if "test" not in find_task(name).splits:
                 raise ValueError(f"{name} has no test split to audit against")
@@ -102,27 +128,43 @@ def build(
     overwrite: bool = False,
 ) -> dict[str, Any]:
     """Build what is not built yet and return the manifest."""
-    manifest = _begin(recipe, out, overwrite)
-    if manifest["complete"]:
-        return manifest
-    tests, manifest["audit"] = _test_questions(recipe, data_dir, skip_missing)
-    if manifest["sources"] and manifest["audit"]["sha256"] != _read_manifest(out)["audit"]["sha256"]:
-        manifest["sources"] = {}  # other test questions, so nothing that was audited before stands
+    with locked(out):
+        return _build(recipe, out, data_dir, skip_missing, overwrite)
+
+
+def _build(
+    recipe: MixtureRecipe, out: Path, data_dir: Path | None, skip_missing: bool, overwrite: bool
+) -> dict[str, Any]:
+    what = _identity(recipe)
+    found = claim(out, MIXTURE, what, overwrite)
+    if found is not None and found["complete"]:
+        return found
+    tests, audit = _test_questions(recipe, data_dir, skip_missing)
+    manifest = {**what, "complete": False, "audit": audit, "missing": [], "sources": {}}
+    if found is not None and found["audit"]["sha256"] == audit["sha256"]:  # else nothing that was audited before stands
+        manifest["sources"] = found["sources"]
     index = OverlapIndex((example.id, example.asked) for example in tests)
-    manifest["missing"] = []
-    _write_manifest(out, manifest)
+    if found is None:
+        begin(out, MIXTURE, manifest)
+    else:
+        _write_manifest(out, manifest)
     for source in tqdm(recipe.sources, desc="sources", unit="source"):
-        if source.task in manifest["sources"]:
+        if source.name in manifest["sources"]:
             continue
         try:
-            manifest["sources"][source.task] = _build_source(source, recipe, index, out, data_dir)
+            manifest["sources"][source.name] = _build_source(source, recipe, index, out, data_dir)
         except MissingDataError:
             if not skip_missing:
                 raise
-            manifest["missing"].append(source.task)
+            manifest["missing"].append(source.name)
         _write_manifest(out, manifest)
     if not manifest["sources"]:
         raise RecurTraceError("none of the recipe's sources was found; check --data-dir or the network.")
+    if not any(facts["train"] for facts in manifest["sources"].values()):
+        raise RecurTraceError(
+            f"the mixture in {str(out)!r} has no training example: the audit removed them all (removed/ says why), or "
+            "heldout took them; change the recipe's sources, audit or heldout."
+        )
     manifest["complete"] = True
     _write_manifest(out, manifest)
     return manifest
@@ -150,7 +192,11 @@ def read_examples(
 ) -> list[Example]:
     """The examples themselves, for what fits in memory."""
     rows = [row for file in read_split(folder, split, tasks) for row in pq.read_table(file).to_pylist()]
-    return [Example(**{**row, "choices": tuple(row["choices"]), "aliases": tuple(row["aliases"])}) for row in rows]
+    marks = {source.name: source.row.marks for source in mixture_recipe(folder).sources}
+    return [
+        Example(**{**row, "choices": tuple(row["choices"]), "aliases": tuple(row["aliases"])}, **marks[row["task"]])
+        for row in rows
+    ]
 
 
 def is_mixture(data: str | Path) -> bool:
@@ -161,43 +207,49 @@ def mixture_recipe(folder: Path) -> MixtureRecipe:
     """What a built mixture was made of, as far as its sources were found."""
     manifest = _read_manifest(folder)
     recipe = MixtureRecipe.check(manifest["recipe"], str(folder))
-    return recipe.model_copy(update={"sources": [s for s in recipe.sources if s.task in manifest["sources"]]})
+    return recipe.model_copy(update={"sources": [s for s in recipe.sources if s.name in manifest["sources"]]})
+
+
+def mixture_sizes(folder: Path) -> dict[str, int]:
+    """Training examples of each source that a built mixture has."""
+    return {name: facts["train"] for name, facts in _read_manifest(folder)["sources"].items()}
 
 
 def _build_source(
     source: Source, recipe: MixtureRecipe, index: OverlapIndex, out: Path, data_dir: Path | None
 ) -> dict[str, Any]:
-    endless = TASKS[source.task].endless
-    own_heldout = "heldout" in TASKS[source.task].splits
-    wanted = source.count + (0 if own_heldout else recipe.heldout) if source.count and endless else None
+    name, row = source.name, source.row
+    own_heldout = "heldout" in row.splits
+    wanted = source.count + (0 if own_heldout else recipe.heldout) if source.count and row.endless else None
 
     def read(split: str, limit: int | None) -> Loaded:
-        return load(
-            source.task, split, data_dir, limit, recipe.seed, recipe.sizes, revision=source.revision, progress=True
-        )
+        return load(row, split, data_dir, limit, recipe.seed, recipe.sizes, revision=source.revision, progress=True)
 
     loaded = read("train", wanted)
     examples = loaded.examples
-    questions = tqdm((e.asked for e in examples), desc=f"audit {source.task}", total=len(examples), leave=False)
+    questions = tqdm((e.asked for e in examples), desc=f"audit {name}", total=len(examples), leave=False)
     overlaps = list(index.audit(questions))
     overlapping = {overlap.index for overlap in overlaps}
     kept = [example for number, example in enumerate(examples) if number not in overlapping]
 
     order = list(range(len(kept)))
-    random.Random(f"{recipe.seed} {source.task}").shuffle(order)
+    random.Random(f"{recipe.seed} {name}").shuffle(order)
     heldout_size = 0 if own_heldout else min(recipe.heldout, len(kept) // 10)
     train = order[heldout_size:][: source.count]
     heldout = [kept[i] for i in sorted(order[:heldout_size])]
     if own_heldout and recipe.heldout:
         heldout = read("heldout", recipe.heldout).examples
-    files = _write_shards(out, source.task, [kept[i] for i in sorted(train)], recipe.shard_size)
+    if len(heldout) < recipe.heldout:
+        why = "there are no more" if own_heldout else f"never more than a tenth of its {len(kept):,} examples"
+        logger.warning("%s: %d examples are held out, not %d: %s.", name, len(heldout), recipe.heldout, why)
+    files = _write_shards(out, name, [kept[i] for i in sorted(train)], recipe.shard_size)
     if heldout:
-        files |= _write_table(out, f"heldout/{source.task}.parquet", heldout)
+        files |= _write_table(out, f"heldout/{name}.parquet", heldout)
     removed = [
         {"id": examples[overlap.index].id, **{k: v for k, v in asdict(overlap).items() if k != "index"}}
         for overlap in overlaps
     ]
-    files |= _write_lines(out, f"removed/{source.task}.jsonl", removed)
+    files |= _write_lines(out, f"removed/{name}.jsonl", removed)
     return {
         "records": len(examples) + loaded.unusable,
         "without_answer": loaded.unusable,
@@ -215,9 +267,11 @@ def _test_questions(
     tests: list[Example] = []
     counts: dict[str, int] = {}
     missing = []
-    for name in tqdm(recipe.audit, desc="test questions", unit="task"):
+    own = [source.row for source in recipe.sources if isinstance(source.task, OwnTask)]
+    for row in tqdm([*map(find_task, recipe.audit), *own], desc="test questions", unit="task"):
+        name = row.name
         try:
-            found = load(name, "test", data_dir, seed=recipe.seed, sizes=recipe.sizes).examples
+            found = load(row, "test", data_dir, seed=recipe.seed, sizes=recipe.sizes).examples
         except MissingDataError as error:
             if not skip_missing:
                 raise RecurTraceError(
@@ -267,20 +321,20 @@ def _facts(out: Path, name: str) -> dict[str, Any]:
     return {name: {"sha256": digest, "bytes": (out / name).stat().st_size}}
 
 
-def _begin(recipe: MixtureRecipe, out: Path, overwrite: bool) -> dict[str, Any]:
+def _identity(recipe: MixtureRecipe) -> dict[str, Any]:
+    """All that a mixture depends on, except what the sources hold."""
     versions = {package: version(package) for package in ("recurtrace", "datasets", "pyarrow")}
-    what = {
+    return {
         "recipe": json.loads(recipe.model_dump_json()),
         "versions": {"python": platform.python_version(), **versions},
     }
-    fresh = {**what, "complete": False, "audit": {}, "missing": [], "sources": {}}
-    if overwrite and ((out / MANIFEST).is_file() or not holds_something(out)):
-        return fresh
-    return claim(out, MANIFEST, what, "mixture", "or pass --overwrite") or fresh
 
 
 def _read_manifest(folder: Path) -> dict[str, Any]:
-    return load_manifest(folder / MANIFEST, "mixture", "recurtrace data build")
+    found = load_manifest(folder / MANIFEST, "mixture", "recurtrace data build")
+    if not {"recipe", "complete", "sources", "audit"} <= found.keys() or not isinstance(found["sources"], dict):
+        raise RecurTraceError(f"{str(folder)!r} holds something other than a mixture; pass the folder of one.")
+    return found
 
 
 def _write_manifest(out: Path, manifest: dict[str, Any]) -> None:

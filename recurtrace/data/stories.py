@@ -28,27 +28,50 @@ if TYPE_CHECKING:
 Split = Literal["train", "heldout", "test"]
 
 NAMES: dict[Split, tuple[str, ...]] = {
-    "train": ("Anna", "Ben", "Clara", "David", "Mia", "Noah", "Olga", "Paul", "Rosa", "Sam", "Tara", "Will"),
-    "heldout": ("Emma", "Finn", "Gus", "Hana"),
-    "test": ("Ida", "Jack", "Kate", "Leo"),
+    "train": (
+        *("Ada", "Adam", "Alma", "Anna", "Bea", "Ben", "Carl", "Clara", "Dana", "David", "Dora", "Elsa", "Eric", "Eva"),
+        *(
+            "Felix",
+            "Frida",
+            "Greta",
+            "Hugo",
+            "Ines",
+            "Ivan",
+            "Jonas",
+            "Julia",
+            "Karl",
+            "Lena",
+            "Lina",
+            "Lucas",
+            "Marie",
+        ),
+        *("Max", "Mia", "Nina", "Noah", "Olga", "Oscar", "Paul", "Pia", "Rosa", "Sam", "Sara", "Tara", "Tom"),
+        *("Uma", "Vera", "Viktor", "Will"),
+    ),
+    "heldout": ("Emma", "Finn", "Gus", "Hana", "Mona", "Rolf", "Theo", "Yara"),
+    "test": ("Ida", "Jack", "Kate", "Leo", "Nora", "Otto", "Ruth", "Zoe"),
 }
 EVERYONE = tuple(name for names in NAMES.values() for name in names)
-PLACES = ("Attic", "Barn", "Cellar", "Garden", "Kitchen", "Yard")
-CONTAINERS = ("Bag", "Basket", "Box", "Chest", "Crate", "Jar", "Pot", "Sack", "Trunk")
-THINGS = ("Ball", "Coin", "Doll", "Key")
+PLACES = ("Attic", "Barn", "Cellar", "Garden", "Hall", "Kitchen", "Shed", "Yard")
+CONTAINERS = (
+    *("Bag", "Barrel", "Basket", "Bowl", "Box", "Bucket", "Can", "Cart", "Case", "Chest", "Crate", "Cup"),
+    *("Hamper", "Jar", "Pan", "Pot", "Pouch", "Sack", "Tin", "Trunk", "Urn", "Vase"),
+)
+THINGS = ("Ball", "Bell", "Coin", "Doll", "Key", "Ring")
 
 ALL_NAMES = (*EVERYONE, *PLACES, *CONTAINERS, *THINGS)
 
 PIECES = r" ?Story:| ?[A-Za-z]+|[^A-Za-z]"  # a heading, a word with the space before it, any other character
 OPENING = "Story:"  # so that every word of a story has a space before it, the first as well
 
-PEOPLE = 3
-OBJECTS = 8
-LONGEST_CHAIN = 6
+LINES = 3  # of things one in the other, in a story
+LONGEST = 5  # things of such a line in an item with a story of its own
 TURNS = 6  # of the talk after a story, at most
 RHYME = 6  # pairs of a counting rhyme, and steps of its walk
-LYING = 0.2  # share of the outermost objects that nobody has
-BEFORE = 0.25  # share of people and objects that were somewhere else before
+LYING = 0.5  # share of the stories in which nobody carries anything
+BEFORE = 0.25  # share of people and things that were somewhere else before
+LENGTHS = (1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 8)  # of the lines that the base reads about
+ASKED_LENGTHS = (1, 1, 1, 2, 2, 2, 3, 3, 4, 5)  # of those that stage 1 asks about: a long line has more to ask about
 PATIENCE = 2000  # stories drawn for one item
 
 
@@ -92,56 +115,47 @@ class Story:
 # --- the two ways to tell a story --------------------------------------------------------------------------------
 
 
-def who_holds_what(rng: random.Random, names: Sequence[str], people: int, objects: int, chain: int) -> dict[str, str]:
-    """Everyone in a place with one object, or that lies in a place too; the others inside of these.
-
-    `chain` objects are one in the other; nothing but following them tells whose they are, since everyone is named
-    equally often and everyone's object has something in it, as far as there are enough.
-    """
-    who = rng.sample(names, people)
-    places = rng.sample(PLACES, len(PLACES))
-    small = rng.sample(THINGS, min(objects // 2, 2))
-    what = rng.sample(CONTAINERS, objects - len(small))
-    chained = [*what[: chain - 1], rng.choice([*what[chain - 1 :], *small])] if chain else []
-    others = [one for one in what if one not in chained]
-    roots = [*chained[:1], *others][:people]
-    inner = [one for one in [*others, *small] if one not in roots and one not in chained]
-    holder = dict(zip(who, places, strict=False))
-    holder |= {one: rng.choice(places[people:]) if rng.random() < LYING else who[i] for i, one in enumerate(roots)}
-    holder |= {inside: outside for outside, inside in itertools.pairwise(chained)}
-    depth = dict.fromkeys(roots, 1) | {one: i + 1 for i, one in enumerate(chained)}
-    ends = [one for one in depth if one in CONTAINERS and one not in holder.values()]
-    for i, one in enumerate(inner):
-        longer = [end for end in ends if depth[end] < LONGEST_CHAIN - 1 and end not in chained] or ends or who
-        above = roots[i + 1] if i + 1 < len(roots) else rng.choice(longer)
-        holder[one], depth[one] = above, depth.get(above, 0) + 1
-        ends = [end for end in ends if end != above] + [one] * (one in CONTAINERS)
+def who_holds_what(rng: random.Random, names: Sequence[str], lines: int, length: int) -> dict[str, str]:
+    """For each line a person in a place, and `length` things one in the other, which that person has or which lie in
+    another place. Lines are of one length and kind, so that only following one tells where it ends."""
+    who = rng.sample(names, lines)
+    places = rng.sample(PLACES, 2 * lines)
+    containers = rng.sample(CONTAINERS, lines * max(length - 1, 0))
+    things = rng.sample(THINGS, lines)
+    lying = rng.random() < LYING
+    holder = {}
+    for number, person in enumerate(who):
+        holder[person] = places[number]
+        inside = containers[number::lines] + things[number : number + bool(length)]
+        above = places[lines + number] if lying else person
+        for one in inside:
+            holder[one], above = above, one
     return holder
 
 
-def told(rng: random.Random, names: Sequence[str], people: int, objects: int, chain: int = 0) -> Story:
+def told(rng: random.Random, names: Sequence[str], lines: int, length: int) -> Story:
     """Facts in any order."""
-    holder = who_holds_what(rng, names, people, objects, chain)
+    holder = who_holds_what(rng, names, lines, length)
     story = Story()
     for one in rng.sample(list(holder), len(holder)):
         story.say(statement(one, holder[one]), one, holder[one])
     return story
 
 
-def happened(rng: random.Random, names: Sequence[str], people: int, objects: int, chain: int = 0) -> Story:
+def happened(rng: random.Random, names: Sequence[str], lines: int, length: int) -> Story:
     """Events, of which the last counts. What lies in a place was dropped by someone who was there, and went on.
 
     Nobody is named who puts or sends a thing: whoever did so would be where the thing is.
     """
-    holder = who_holds_what(rng, names, people, objects, chain)
+    holder = who_holds_what(rng, names, lines, length)
     who = [one for one in holder if one in EVERYONE]
     queues: dict[str, list[tuple[str, str]]] = {one: [(one, holder[one])] for one in holder}  # who or what, to where
     for what in (one for one in holder if one not in EVERYONE):
         if holder[what] in PLACES:
             queues[rng.choice(who)][:0] = [("went", holder[what]), ("dropped", what)]
             del queues[what]
-        elif rng.random() < BEFORE:
-            queues[what].insert(0, (what, rng.choice(who)))
+        elif rng.random() < BEFORE and (others := [one for one in who if one != holder[what]]):
+            queues[what].insert(0, (what, rng.choice(others)))
     for one in who:
         if len(queues[one]) == 1 and rng.random() < BEFORE:
             queues[one].insert(0, (one, rng.choice([place for place in PLACES if place != holder[one]])))
@@ -154,7 +168,7 @@ def happened(rng: random.Random, names: Sequence[str], people: int, objects: int
         if event == "dropped":
             here = story.facts[one]
             story.say(f"{one} dropped {other}.", other, here.holder, also=here.sentences)
-        elif one in EVERYONE or other in EVERYONE:
+        elif event == "went" or one in EVERYONE or other in EVERYONE:
             story.say(f"{one} went to {other}.", one, other)
         else:
             story.say(f"{one} went into {other}.", one, other)
@@ -224,7 +238,7 @@ def texts(count: int, seed: int, turns: int = TURNS, rhymes: float = 0.1) -> Ite
         if rng.random() < rhymes:
             read, said = counting_rhyme(rng)
         else:
-            story = rng.choice((told, happened))(rng, EVERYONE, rng.randint(1, PEOPLE), rng.randint(1, OBJECTS))
+            story = rng.choice((told, happened))(rng, EVERYONE, rng.randint(1, LINES), rng.choice(LENGTHS))
             read = f"{OPENING} {story}"
             said = " ".join(part for part in talk(rng, story, rng.randint(2, turns)) if part)
         yield Example(f"text/{seed}/{index}", "text", read, said)
@@ -255,35 +269,52 @@ QUESTIONS = {
 
 
 def item(task: str, split: Split, index: int, seed: int, facts: int | None = None) -> Example:
-    """The `index`-th item of a task; `facts` are drawn if they are not given."""
+    """The `index`-th item of a task, with a story of its own; `facts` are drawn if they are not given."""
     rng = random.Random(f"{seed} {task} {split} {index} {facts}")
     question = QUESTIONS[task]
     needed = facts or rng.choice(question.train_facts)
     telling = rng.choice(question.tellings)
     for _ in range(PATIENCE):
-        chain = rng.choice((needed - 1, needed))
-        objects = max(OBJECTS, chain + 3)  # a story for a longer chain has more in it
-        story = TELLINGS[telling](rng, NAMES[split], PEOPLE, objects, chain)
-        trails = ((one, story.trail(one, question.until)) for one in rng.sample(list(story.facts), len(story.facts)))
-        fitting = [(one, found[0]) for one, found in trails if found and found[1] == needed and _fits(one, question)]
+        story = TELLINGS[telling](rng, NAMES[split], LINES, max(rng.choice((needed - 1, needed)), LONGEST))
+        fitting = [found for found in asked_of(rng, story, question) if found[2] == needed]
         if fitting:
-            asked, answer = fitting[0]
             break
     else:
         raise LookupError(f"no story for {task} with {needed} facts")
-    prompt = f"{OPENING} {story} {question.word}? {asked}"
     name = f"{task}/{split}/{seed}/{f'facts{facts}/' if facts else ''}{index}"
-    return Example(name, task, prompt, answer, bucket=f"facts={needed}")
+    return example(name, task, story, *fitting[0])
+
+
+def training_items(task: str, count: int, seed: int) -> Iterator[Example]:
+    """All questions of the task to a story, then to the next: packed, a story is read once for all of them."""
+    return itertools.islice(_training_items(task, seed), count)
+
+
+def _training_items(task: str, seed: int) -> Iterator[Example]:
+    question = QUESTIONS[task]
+    for number in itertools.count():
+        rng = random.Random(f"{seed} {task} train {number}")
+        story = TELLINGS[rng.choice(question.tellings)](rng, NAMES["train"], LINES, rng.choice(ASKED_LENGTHS))
+        for asked, answer, facts in asked_of(rng, story, question):
+            if facts in question.train_facts:
+                yield example(f"{task}/train/{seed}/{number}/{asked}", task, story, asked, answer, facts)
+
+
+def asked_of(rng: random.Random, story: Story, question: Question) -> list[tuple[str, str, int]]:
+    """Whom or what the question can be asked about, the answer and the number of facts, in any order."""
+    about = [one for one in story.facts if (one in EVERYONE) == question.of_people]
+    trails = ((one, story.trail(one, question.until)) for one in rng.sample(about, len(about)))
+    return [(one, *found) for one, found in trails if found]
+
+
+def example(name: str, task: str, story: Story, asked: str, answer: str, facts: int) -> Example:
+    return Example(name, task, f"{OPENING} {story} {QUESTIONS[task].word}? {asked}", answer, bucket=f"facts={facts}")
 
 
 def evaluation_items(task: str, seed: int, per_bucket: int = TEST_ITEMS_PER_BUCKET) -> Iterator[Example]:
     """Fresh items for every number of facts; those with more than stage 1 has are the extrapolation."""
     for facts in QUESTIONS[task].test_facts:
         yield from (item(task, "test", index, seed, facts) for index in range(per_bucket))
-
-
-def _fits(one: str, question: Question) -> bool:
-    return (one in EVERYONE) == question.of_people
 
 
 def build_tokenizer() -> "PreTrainedTokenizerFast":

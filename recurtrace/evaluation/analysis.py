@@ -37,21 +37,29 @@ from recurtrace.records import (
     TaskResult,
     Transition,
     WorkedItem,
+    items_hash,
     known,
 )
 
 TASK_DEPTHS = (1, 2, 4, 6, 8)
+ILLUSTRATION = 0.10  # threshold without a floor at which the paper shows how depth follows difficulty
 
 
 def analyse(
-    heldout: Sweep, test: Sweep, heads: Mapping[str | None, Head], *, oracle: Oracle, supervised: list[int]
+    heldout: Sweep,
+    test: Sweep,
+    heads: Mapping[str | None, Head],
+    *,
+    oracle: Oracle,
+    supervised: list[int],
+    every_threshold: bool = False,
 ) -> Analysis:
     """The comparison of methods and, where the model has a head of its own, everything about that head.
 
-    `oracle` and the `supervised` depths are those the head was trained on.
+    `oracle` and the `supervised` depths are those the head was trained on; `every_threshold` as in `compare`.
     """
     seeds = test.folds()
-    results = {result.method.name: result for result in compare(heldout, test, heads, oracle)}
+    results = {result.method.name: result for result in compare(heldout, test, heads, oracle, "nll", every_threshold)}
     best = max((r for r in results.values() if r.method.signal == "fixed"), key=lambda r: r.accuracy)
     found = Analysis(
         model=test.manifest.model,
@@ -61,14 +69,15 @@ def analyse(
         seeds=len(np.unique(seeds)),
         heldout_items=len(heldout),
         best_fixed=best.method.name,
-        methods=[_method(result, best, seeds) for result in results.values()],
+        methods=[_method(result, best, seeds, heads) for result in results.values()],
         fixed=[_fixed(test, t) for t in test.depths],
+        items_sha256=items_hash(item.key for item in test.items),
     )
     own = results.get("recurtrace")
     if own is None:
         return found
     labels = oracle.labels(test["loss"])
-    probs = signal_values(test, "head", heads[None])
+    probs, heldout_probs = (signal_values(sweep, "head", heads[None]) for sweep in (test, heldout))
     threshold, floor = own.threshold or 0.0, own.floor
     ceiling = results["ceiling-correct"].accuracy
     return HeadAnalysis(
@@ -89,10 +98,11 @@ def analyse(
         threshold_sweep=threshold_sweep(probs, test["correct"], seeds),
         gap_closed=gap_closed(best.accuracy, own.accuracy, ceiling) if ceiling > best.accuracy else None,
         leave_one_out=_leave_one_out(probs, test, floor),
-        operating_points=_operating_points(heldout, test, heads[None], probs, own),
+        operating_points=_operating_points(heldout, heldout_probs, test, probs, own),
         tasks=_tasks(heldout, test, heads),
         buckets=_buckets(own, test, oracle),
         worked=_worked(own, test, probs),
+        heldout_calibration=head_calibration(heldout_probs, oracle.labels(heldout["loss"]), supervised, threshold),
     )
 
 
@@ -100,7 +110,7 @@ def _fixed(test: Sweep, t: int) -> FixedResult:
     return FixedResult(t, float(test["correct"][:, t - 1].mean()), known(float(test["loss"][:, t - 1].mean())))
 
 
-def _method(result: Result, best: Result, seeds: np.ndarray) -> MethodResult:
+def _method(result: Result, best: Result, seeds: np.ndarray, heads: Mapping[str | None, Head]) -> MethodResult:
     change = transitions(best.correct, result.correct)
     interval = paired_bootstrap(result.correct * 1.0 - best.correct, seeds)
     return MethodResult(
@@ -118,6 +128,7 @@ def _method(result: Result, best: Result, seeds: np.ndarray) -> MethodResult:
         threshold=result.threshold,
         floor=result.floor,
         seed_accuracy=by_seed(result.correct, seeds),
+        regularization=heads[result.method.head].regularization if result.method.signal == "head" else None,
     )
 
 
@@ -150,19 +161,27 @@ def _leave_one_out(probs: np.ndarray, test: Sweep, floor: int) -> LeaveOneOut:
 
 
 def _operating_points(
-    heldout: Sweep, test: Sweep, head: Head, probs: np.ndarray, own: Result
+    heldout: Sweep, heldout_probs: np.ndarray, test: Sweep, probs: np.ndarray, own: Result
 ) -> list[OperatingPointResult]:
-    """The calibrated point, and without a floor the one of best held-out accuracy, where depth is easier to see."""
-    values = signal_values(heldout, "head", head)
-    free = calibrate(heldout, values, "head", select="accuracy", min_depth=1, folds=0).point
+    """The calibrated point, the other selector's, and two without a floor, where depth is easier to see."""
+
+    def by_accuracy(floor: int) -> float:
+        return calibrate(heldout, heldout_probs, "head", select="accuracy", min_depth=floor, folds=0).point.threshold
+
     return [
         _operating_point("main", test, probs, own.threshold or 0.0, own.floor),
-        _operating_point("difficulty", test, probs, free.threshold, 1),
+        _operating_point("accuracy", test, probs, by_accuracy(own.floor), own.floor),
+        _operating_point("illustration", test, probs, ILLUSTRATION, 1),
+        _operating_point("difficulty", test, probs, by_accuracy(1), 1),
     ]
 
 
 def _operating_point(
-    name: Literal["main", "difficulty"], test: Sweep, probs: np.ndarray, threshold: float, floor: int
+    name: Literal["main", "accuracy", "illustration", "difficulty"],
+    test: Sweep,
+    probs: np.ndarray,
+    threshold: float,
+    floor: int,
 ) -> OperatingPointResult:
     depths = stop_depths(probs, "head", threshold, floor)
     right, seeds = test["correct"][:, 0].astype(bool), test.folds()

@@ -5,7 +5,7 @@ base, an adapter) is the same thing at one loop, so baselines go through the sam
 """
 
 from collections.abc import Sequence
-from importlib.metadata import version
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,24 @@ from transformers import PreTrainedTokenizerBase
 from recurtrace.data.collate import Encoded, Encoder
 from recurtrace.data.example import Example
 from recurtrace.errors import RecurTraceError
-from recurtrace.files import claim, write_json
-from recurtrace.halting.sweep import Choice, Measured, examples_hash, identity, measure
+from recurtrace.files import begin, claim, locked
+from recurtrace.halting.sweep import (
+    MAX_LENGTH,
+    Choice,
+    Engine,
+    Measured,
+    fingerprint_of,
+    identity,
+    measure,
+    require_own_ids,
+    versions_of,
+)
 from recurtrace.model import RecurTraceForCausalLM
 from recurtrace.model.configuration_recurtrace import HeadSettings
+from recurtrace.model.depth import check_limit
 from recurtrace.model.halting import HaltingHead, pool_prompt
-from recurtrace.model.heads import loop_fingerprint
-from recurtrace.records import MANIFEST, DepthResult, ItemRecord, repaired
+from recurtrace.model.positions import longest_input
+from recurtrace.records import EVALUATION, DepthResult, ItemRecord, items_hash, whole_batches
 
 Asked = Sequence[int | str]
 
@@ -51,20 +62,17 @@ class StepsChoice:
         self.deepest = deepest
 
     def stops(self, t: int, h: Tensor, prompt: Tensor, encoded: Sequence[Encoded]) -> list[bool]:
-        return [t >= steps_of(item.source) for item in encoded]
+        return [t >= (steps_of(item.source) or 1) for item in encoded]
 
 
-def steps_of(example: Example) -> int:
+def steps_of(example: Example) -> int | None:
+    """None where an item does not say; it then has no result at T = k."""
     name, _, number = example.bucket.partition("=")
-    if name != "k" or not number.isdigit():
-        raise RecurTraceError(
-            f"loops k needs tasks whose items have a number of steps, and {example.task} has none; leave out k."
-        )
-    return int(number)
+    return int(number) if name == "k" and number.isdigit() else None
 
 
 def evaluate(
-    model: RecurTraceForCausalLM,
+    model: RecurTraceForCausalLM | Engine,
     tokenizer: PreTrainedTokenizerBase,
     examples: Sequence[Example],
     out: Path,
@@ -73,9 +81,11 @@ def evaluate(
     seeds: Sequence[int] | None = None,
     head: str | None = None,
     batch_size: int = 16,
-    max_length: int = 1024,
+    max_length: int | None = None,
+    extrapolate: bool = False,
     about: dict[str, Any] | None = None,
     command: str = "",
+    overwrite: bool = False,
 ) -> None:
     """Write a record for every example to the folder `out`; those that are there are not measured again.
 
@@ -88,10 +98,15 @@ def evaluate(
         raise RecurTraceError(f'loops are whole numbers, "adaptive" or "k", got {unknown[0]!r}.')
     if fixed and fixed[0] < 1:
         raise RecurTraceError(f"loops must be at least 1, got {fixed[0]}.")
+    check_limit(max(fixed, default=1), model.config)
     settings = model.config.head_settings(head) if "adaptive" in named else None
     seed_of = dict(zip(examples, seeds if seeds is not None else [-1] * len(examples), strict=True))
-    deepest = max((steps_of(example) for example in examples), default=1) if "k" in named else 1
+    steps = [known for example in examples if (known := steps_of(example))] if "k" in named else []
+    if "k" in named and not steps:
+        raise RecurTraceError("loops k needs tasks whose items have a number of steps, and none has; leave out k.")
 
+    max_length = longest_input(model.config, max_length, MAX_LENGTH, extrapolate)
+    require_own_ids(examples)
     encoder = Encoder(tokenizer, max_length)
     encoded = encoder(examples)
     if not encoded:
@@ -100,43 +115,60 @@ def evaluate(
     manifest = {
         **(about or {}),
         "base_fingerprint": model.config.base_fingerprint,
-        "loop_fingerprint": loop_fingerprint(model.loop_state_dict()),
+        "loop_fingerprint": fingerprint_of(model),
         "loops": [str(asked) for asked in loops],
         "head": head,
         "halting": vars(settings) if settings is not None else None,
         "items": len(encoded),
-        "items_sha256": examples_hash(sorted((item.source for item in encoded), key=lambda example: example.id)),
+        "items_sha256": items_hash((item.source.id, item.source.prompt_hash) for item in encoded),
         "max_length": encoder.max_length,
         "cut": encoder.lengths.cut,
         "dropped": encoder.lengths.dropped,
         "processes": process.num_processes,
-        "versions": {package: version(package) for package in ("recurtrace", "torch", "transformers")},
+        "versions": versions_of(model),
     }
-    with process.main_process_first():
-        if claim(out, MANIFEST, manifest, "evaluation") is None:
-            write_json(out / MANIFEST, {**manifest, "command": command})
-    file = out / f"records-{process.process_index:05d}-of-{process.num_processes:05d}.jsonl"
-    done = {record.id for record in repaired(file)}
-    mine = sorted(encoded, key=lambda item: len(item.input_ids))[process.process_index :: process.num_processes]
-    left = [item for item in mine if item.source.id not in done]
 
-    bar = tqdm(total=len(mine), initial=len(done), unit="item", desc="evaluate", disable=not process.is_main_process)
-    with file.open("a", encoding="utf-8") as lines:
-        for start in range(0, len(left), batch_size):
-            batch = left[start : start + batch_size]
+    def records(batch: Sequence[Encoded]) -> list[ItemRecord]:
+        if isinstance(model, RecurTraceForCausalLM):
             rules: dict[str, Choice] = {}
             if settings is not None:
                 rules["adaptive"] = HeadChoice(model.loop.head(head), settings)
             if "k" in named:
-                rules["k"] = StepsChoice(deepest)
+                rules["k"] = StepsChoice(max(steps))
             rows = measure(model, tokenizer, batch, fixed, list(rules.values()), states=False)
-            probs = _probs(rules.get("adaptive"), len(batch))
-            for item, row, own in zip(batch, rows, probs, strict=True):
-                lines.write(_record(item, row, fixed, list(rules), seed_of[item.source], own).line())
-            lines.flush()
-            bar.update(len(batch))
-    bar.close()
-    process.wait_for_everyone()
+            names, probs = list(rules), _probs(rules.get("adaptive"), len(batch))
+        else:
+            names, probs = sorted(named), [[]] * len(batch)  # adaptive before k; an engine tells no probabilities
+            own_depths = [
+                [name if name == "adaptive" else steps_of(one.source) or 1 for one in batch] for name in names
+            ]
+            rows = model.measure(batch, fixed, own_depths)
+        return [
+            _record(item, row, fixed, names, seed_of[item.source], own)
+            for item, row, own in zip(batch, rows, probs, strict=True)
+        ]
+
+    with locked(out) if process.is_main_process else nullcontext():
+        if process.is_main_process:
+            # Folders may be renamed: fingerprints and hashes say which model and which items.
+            same = {name: value for name, value in manifest.items() if name not in ("model", "tasks")}
+            if claim(out, EVALUATION, same, overwrite) is None:
+                base = model.config.base_model_name_or_path if manifest.get("kind") == "looped" else None
+                begin(out, EVALUATION, {**manifest, "base": base or "", "command": command})
+        process.wait_for_everyone()
+        mine = sorted(encoded, key=lambda item: len(item.input_ids))[process.process_index :: process.num_processes]
+        batches = [mine[start : start + batch_size] for start in range(0, len(mine), batch_size)]
+        file = out / f"records-{process.process_index:05d}-of-{process.num_processes:05d}.jsonl"
+        there = whole_batches(file, [[item.source.id for item in batch] for batch in batches])
+        bar = tqdm(total=len(mine), unit="item", desc="evaluate", disable=not process.is_main_process)
+        with file.open("a", encoding="utf-8") as lines:
+            for batch, done in zip(batches, there, strict=True):
+                if not done:
+                    lines.writelines(record.line() for record in records(batch))
+                    lines.flush()
+                bar.update(len(batch))
+        bar.close()
+        process.wait_for_everyone()
 
 
 def _probs(rule: Choice | None, rows: int) -> list[list[float]]:
@@ -151,6 +183,8 @@ def _record(
         for i, t in enumerate(fixed)
     ]
     for name, chosen in zip(named, row.chosen, strict=True):
+        if name == "k" and steps_of(item.source) is None:
+            continue
         results.append(DepthResult(name, chosen.depth, chosen.loss, chosen.correct, chosen.answer))
         if name == "adaptive":
             probs = probs[: chosen.depth]

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from recurtrace.depths import parse_depth
 from recurtrace.model import RecurTraceForCausalLM
-from recurtrace.model.base import locate_base
+from recurtrace.model.base import announced_base
 from recurtrace.model.depth import check_loops
 from recurtrace.model.loading import find_device
 from recurtrace.model.tokenizer import load_tokenizer
@@ -33,12 +33,17 @@ class RecurTraceLM(HFLM):
         base: str | None = None,
         device: str | None = None,
         dtype: str = "auto",
+        trust_remote_code: bool = False,
         **options: Any,
     ):
+        if device is not None and device.startswith("cuda") and not torch.cuda.is_available():
+            device = None  # the harness asks for cuda:0 where the user asked for nothing
         place = find_device(device or "auto")
-        model = RecurTraceForCausalLM.from_pretrained(pretrained, base=base, dtype=dtype).to(place)
-        named = base or model.config.base_model_name_or_path
-        tokenizer = load_tokenizer(pretrained, locate_base(named, pretrained) if named else None)
+        trust = {"trust_remote_code": trust_remote_code}
+        model = RecurTraceForCausalLM.from_pretrained(pretrained, base=base, dtype=dtype, **trust).to(place)
+        named = model.config.base_model_name_or_path
+        own = base or (announced_base(named, pretrained) if named else None)
+        tokenizer = load_tokenizer(pretrained, own, **trust)
         asked = check_loops(parse_depth(loops), model.config, 1, head)
         super().__init__(pretrained=model, tokenizer=tokenizer, device=str(place), **options)
         self.head = head

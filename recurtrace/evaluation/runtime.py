@@ -51,16 +51,24 @@ def measure_cost(
     turns: int = 20,
     depths: Sequence[int] = DEPTHS,
 ) -> CostReport:
-    """Forward passes with the last position's logits, at every depth, against the base's own modules."""
+    """Forward passes at every depth, against the base's own modules, in two settings.
+
+    Logits at the last position only, as in reading a prompt; and at every position, as in teacher forcing.
+    """
     ids = torch.randint(model.config.get_text_config().vocab_size, (batch_size, tokens), device=model.device)
 
-    def base() -> object:
-        return model.lm_head(model.model(ids, use_cache=False).last_hidden_state[:, -1:])
+    def measured(keep: int) -> dict[int, float]:
+        """Time ratios with logits at so many positions from the end; 0 is all of them."""
 
-    def looped(loops: int) -> Callable[[], object]:
-        return lambda: model(ids, loops=loops, use_cache=False, logits_to_keep=1)
+        def base() -> object:
+            return model.lm_head(model.model(ids, use_cache=False).last_hidden_state[:, -keep:])
 
-    ratios = time_ratios(base, {loops: looped(loops) for loops in depths}, turns)
+        def looped(loops: int) -> Callable[[], object]:
+            return lambda: model(ids, loops=loops, use_cache=False, logits_to_keep=keep)
+
+        return time_ratios(base, {loops: looped(loops) for loops in depths}, turns)
+
+    last, every = measured(1), measured(0)
     cost, itemsize = cost_of(model.config), next(model.parameters()).element_size()
     return CostReport(
         base_parameters=cost.parameters.base,
@@ -70,8 +78,10 @@ def measure_cost(
                 loops=loops,
                 layer_passes=cost.layer_passes(loops),
                 flops_ratio=cost.prefill_ratio(loops, tokens),
-                time_ratio=ratios[loops],
+                time_ratio=last[loops],
                 kv_bytes_per_token=cost.kv_bytes(loops, itemsize),
+                all_logits_flops_ratio=cost.forward_ratio(loops, tokens),
+                all_logits_time_ratio=every[loops],
             )
             for loops in depths
         ],

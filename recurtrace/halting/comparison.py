@@ -46,14 +46,19 @@ def compare(
     heads: Mapping[str | None, Head],
     oracle: Oracle | None = None,
     select: Selector = "nll",
+    every_threshold: bool = False,
 ) -> list[Result]:
-    """All methods whose head is there, with thresholds and floors from `heldout`; ceilings come last."""
+    """All methods whose head is there, with thresholds and floors from `heldout`; ceilings come last.
+
+    `every_threshold` takes no method's own: those of ACT and PonderNet are chosen on held-out items too.
+    """
     _refuse_other_model(heldout, test)
     results = [_at(fixed_depth(t), test, np.full(len(test), t), None, t) for t in test.depths]
-    for method in (*METHODS, *_further(heads)):
+    for method in (*METHODS, *_further(heads, {item.task for item in test.items})):
         if method.signal != "head" or _fits(heads.get(method.head), method):
             head = heads[method.head] if method.signal == "head" else None
-            point = operating_point(method, heldout, head, select)
+            chosen = replace(method, threshold=None) if every_threshold else method
+            point = operating_point(chosen, heldout, head, select)
             values = signal_values(test, method.signal, head)
             depths = stop_depths(values, method.signal, point.threshold, point.min_depth, point.max_depth)
             results.append(_at(method, test, depths, point.threshold, point.min_depth))
@@ -65,12 +70,14 @@ def _fits(head: Head | None, method: Method) -> bool:
     return head is not None and head.settings.objective == method.objective
 
 
-def _further(heads: Mapping[str | None, Head]) -> list[Method]:
-    """Heads under names of their own: another strength of a penalty, another task."""
+def _further(heads: Mapping[str | None, Head], tasks: set[str]) -> list[Method]:
+    """Heads under names of their own, such as another strength of a penalty; not those trained for other tasks."""
     known = {method.head for method in METHODS if method.signal == "head"}
     like = {method.objective: method for method in reversed(METHODS) if method.signal == "head"}
     further = [
-        (name, head.settings.objective) for name, head in heads.items() if name is not None and name not in known
+        (name, head.settings.objective)
+        for name, head in heads.items()
+        if name is not None and name not in known and not (head.tasks and tasks - set(head.tasks))
     ]
     return [
         replace(like[objective], name=name, head=name, title=f"{like[objective].title}: {name}", ours=True)

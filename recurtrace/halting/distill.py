@@ -29,8 +29,8 @@ class Distilled:
 def distill(sweep: Sweep, recipe: DistillRecipe) -> Distilled:
     """Train a head.
 
-    States are standardised for training, and the scaling is folded back into the head. The bias begins at the log-odds
-    of the labels, where they say something of continuing.
+    Unless the recipe says otherwise, states are standardised for training, and the scaling is folded back into the
+    head; the bias begins at the log-odds of the labels, where they say something of continuing.
     """
     if sweep.split == "test":
         raise RecurTraceError(
@@ -42,8 +42,10 @@ def distill(sweep: Sweep, recipe: DistillRecipe) -> Distilled:
     states = torch.from_numpy(sweep[STATES[recipe.pooling]]).double()  # [n, T, d]
     objective = OBJECTIVES[recipe.objective]
     labels = objective.labels(sweep, recipe)
-    prior = _log_odds(objective.share(labels, recipe))
+    prior, factor = _log_odds(objective.share(labels, recipe)), recipe.state_scale
     mean, deviation = states.mean(dim=(0, 1)), states.std(dim=(0, 1)).clamp(min=1e-6)
+    if not recipe.standardize:
+        prior, factor, mean, deviation = 0.0, 1.0, torch.zeros_like(mean), torch.ones_like(deviation)
     states = ((states - mean) / deviation).float()
 
     generator = torch.Generator().manual_seed(recipe.seed)
@@ -58,7 +60,7 @@ def distill(sweep: Sweep, recipe: DistillRecipe) -> Distilled:
         if len(order) < min(recipe.batch_size, len(states)):
             order = torch.randperm(len(states), generator=generator)
         rows, order = order[: recipe.batch_size], order[recipe.batch_size :]
-        logits = prior + recipe.state_scale * head(states[rows]).squeeze(-1)  # [b, T]
+        logits = prior + factor * head(states[rows]).squeeze(-1)  # [b, T]
         loss = objective.loss(logits, labels[rows], recipe)
         optimizer.zero_grad()
         loss.backward()
@@ -68,8 +70,8 @@ def distill(sweep: Sweep, recipe: DistillRecipe) -> Distilled:
         history.append(loss.item())
     if not math.isfinite(history[-1]):
         raise RecurTraceError("the head's loss is not finite; lower the learning rate (--set learning_rate=…).")
-    weight = recipe.state_scale * head.weight.detach().double() / deviation
-    bias = prior + recipe.state_scale * head.bias.detach().double() - (weight * mean).sum()
+    weight = factor * head.weight.detach().double() / deviation
+    bias = prior + factor * head.bias.detach().double() - (weight * mean).sum()
     settings = HeadSettings(recipe.objective, recipe.pooling, trained_on=trained_on(sweep, recipe))
     return Distilled(Head(weight.float(), bias.float(), settings), history)
 

@@ -49,4 +49,5 @@ OWN_OBJECTIVE = "oracle"  # trains the model's own head; a head of another objec
 OBJECTIVES = tuple(
     dict.fromkeys([OWN_OBJECTIVE, *(method.objective for method in METHODS if method.objective is not None)])
 )
+PENALISED = ("act", "pondernet")  # objectives with a strength: the price of a loop, the weight of a prior
 SIGNALS = tuple(dict.fromkeys(["head", *(method.signal for method in METHODS)]))

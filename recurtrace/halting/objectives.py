@@ -17,7 +17,7 @@ from recurtrace.halting.methods import OBJECTIVES as NAMES
 from recurtrace.halting.methods import OWN_OBJECTIVE
 from recurtrace.halting.oracle import Oracle
 from recurtrace.halting.sweep_files import Sweep
-from recurtrace.recipe import Recipe
+from recurtrace.recipe import Recipe, Seed
 
 
 class DistillRecipe(Recipe):
@@ -50,10 +50,13 @@ class DistillRecipe(Recipe):
     """Share of the steps before the learning rate is full; it falls as a cosine from there."""
     weight_decay: float = Field(0.01, ge=0)
     max_grad_norm: PositiveFloat = 1.0
+    standardize: bool = True
+    """Train on standardised states, from a bias at the log-odds of the labels. Off: plain AdamW from zero on the states
+    as they are, as the paper has it."""
     state_scale: PositiveFloat = 32.0
-    """Deviation that states are brought to. The learning rate is meant for a residual stream, not for unit variance:
-    200 steps of 3e-4 move a weight by 0.03 at most."""
-    seed: int = 0
+    """Deviation that standardised states are brought to. The learning rate is meant for a residual stream, not for unit
+    variance: 200 steps of 3e-4 move a weight by 0.03 at most."""
+    seed: Seed = 0
 
     @field_validator("objective")
     @classmethod

@@ -36,8 +36,8 @@ class SignalPolicy:
                 f"there is no training-free signal {self.signal!r}; choose one of {', '.join(free)}, or "
                 'loops="adaptive" for the halting head.'
             )
-        if math.isnan(self.threshold):
-            raise RecurTraceError("the threshold of a policy must be a number, got nan.")
+        if not isinstance(self.threshold, int | float) or math.isnan(self.threshold):
+            raise RecurTraceError(f"the threshold of a policy must be a number, got {self.threshold!r}.")
         if not 1 <= self.min_depth <= self.max_depth:
             raise RecurTraceError(
                 f"a policy needs 1 ≤ min_depth ≤ max_depth, got {self.min_depth} and {self.max_depth}."

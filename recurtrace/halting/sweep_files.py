@@ -3,10 +3,12 @@
     manifest.json               model, data, split, depths, counts, cost; complete once it says so
     part-00000.parquet          items: id, task, bucket, seed, hash, reference, and the greedy answer at every depth
     part-00000.safetensors      measurements [n, T], pooled states [n, T, d]
+    part-00000.partial          what is measured of a part so far, saved every half minute
 
 Shapes: n examples · T depths · d hidden size.
 """
 
+import json
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -18,10 +20,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from recurtrace.errors import RecurTraceError
-from recurtrace.files import load_manifest, write_json, writing
+from recurtrace.files import Kind, load_manifest, write_json, writing
 from recurtrace.records import Item
 
 MANIFEST = "manifest.json"
+SWEEP = Kind("sweep", MANIFEST, ("part-*.parquet", "part-*.safetensors", "part-*.partial"))
 SCHEMA = pa.schema(
     {
         "id": pa.string(),
@@ -35,12 +38,16 @@ SCHEMA = pa.schema(
         "prompt": pa.string(),
     }
 )
+SavedRow = tuple[list[str], dict[str, np.ndarray]]
+"""An example's answers and measurements at every depth."""
 STATES = {"prompt_mean": "state_mean", "prompt_last": "state_last"}  # pooling → tensor
 
 
 @dataclass(frozen=True)
 class SweepManifest:
-    """What a sweep was made with. Everything before `model` must be the same for an interrupted one to resume."""
+    """What a sweep was made with. All of it must be the same for an interrupted one to resume, except names of folders:
+    fingerprints and hashes say which model and which examples.
+    """
 
     split: str
     """heldout and train may be fitted to, test never."""
@@ -70,11 +77,14 @@ class SweepManifest:
     """Ids of examples that did not fit."""
     versions: dict[str, str] = field(default_factory=dict)
     model: str = ""
+    flops: float = 0.0
+    """Analytical, without answers that had to be written out; a sweep of an older version does not say."""
     complete: bool = False
 
     @property
     def identity(self) -> dict[str, Any]:
-        return {name: value for name, value in asdict(self).items() if name not in ("model", "complete")}
+        others = ("data", "model", "flops", "complete")
+        return {name: value for name, value in asdict(self).items() if name not in others}
 
 
 @dataclass(frozen=True)
@@ -172,6 +182,35 @@ def part_files(folder: Path, number: int) -> tuple[Path, Path]:
     return folder / f"part-{number:05d}.parquet", folder / f"part-{number:05d}.safetensors"
 
 
+def write_partial(folder: Path, number: int, rows: dict[int, SavedRow]) -> None:
+    """Some examples of a part, by their place in it."""
+    arrays = {name: np.stack([values[name] for _, values in rows.values()]) for name in next(iter(rows.values()))[1]}
+    answers = json.dumps([answers for answers, _ in rows.values()])
+    with writing(partial_file(folder, number)) as temporary:
+        save_file(arrays | {"place": np.array(list(rows))}, temporary, metadata={"answers": answers})
+
+
+def read_partial(folder: Path, number: int) -> dict[int, SavedRow]:
+    file = partial_file(folder, number)
+    if not file.is_file():
+        return {}
+    try:
+        with safe_open(file, framework="np") as opened:
+            answers = json.loads(opened.metadata()["answers"])
+            arrays = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 (not a dictionary)
+    except SafetensorError:  # damaged: measured again
+        return {}
+    places = arrays.pop("place").tolist()
+    return {
+        place: (own, {name: array[i] for name, array in arrays.items()})
+        for i, (place, own) in enumerate(zip(places, answers, strict=True))
+    }
+
+
+def partial_file(folder: Path, number: int) -> Path:
+    return folder / f"part-{number:05d}.partial"
+
+
 def write_part(folder: Path, number: int, items: list[SweepItem], arrays: dict[str, np.ndarray]) -> None:
     """The table comes last: a part is there once it is."""
     table, tensors = part_files(folder, number)
@@ -180,3 +219,4 @@ def write_part(folder: Path, number: int, items: list[SweepItem], arrays: dict[s
     with writing(table) as temporary:
         rows = pa.Table.from_pylist([asdict(item) for item in items], schema=SCHEMA)
         pq.write_table(rows, temporary, compression="zstd")
+    partial_file(folder, number).unlink(missing_ok=True)

@@ -1,17 +1,37 @@
 """The base: reading its config, loading it, telling it from others."""
 
+import logging
 import os
+import re
+import socket
+from functools import cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 import torch
+from huggingface_hub import constants, try_to_load_from_cache
+from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
-from recurtrace.errors import RecurTraceError
-from recurtrace.model.checkpoint import WeightReader, fingerprint, weight_files
+from recurtrace.assets import EMBEDDED
+from recurtrace.config_file import check_sizes, read_config_file
+from recurtrace.errors import RecurTraceError, brief
+from recurtrace.model.checkpoint import (
+    ADAPTER_FILE,
+    INDEX_FILE,
+    WEIGHTS_FILE,
+    WeightReader,
+    find_file,
+    fingerprint,
+    weight_files,
+)
 from recurtrace.model.configuration_recurtrace import RecurTraceConfig
-from recurtrace.model.families import check_family
+from recurtrace.model.families import FAMILIES, check_family
+
+logger = logging.getLogger(__name__)
 
 # What from_base and from_pretrained hand on to the loading of the base; everything else is a config field.
 LOADING_OPTIONS = {
@@ -29,6 +49,11 @@ LOADING_OPTIONS = {
     "trust_remote_code",
 }
 _HUB_OPTIONS = {"cache_dir", "force_download", "local_files_only", "revision", "token", "trust_remote_code"}
+
+
+_HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
+_UNUSABLE = (ValueError, TypeError, KeyError, AttributeError, StrictDataclassError)
+"""What transformers raises for a config.json that it can make nothing of."""
 
 
 def hub_options(options: dict[str, Any]) -> dict[str, Any]:
@@ -49,22 +74,55 @@ def read_config(name_or_path: str, **hub: Any) -> PreTrainedConfig:
     if local and not os.path.isfile(os.path.join(name_or_path, "config.json")):
         raise RecurTraceError(f"the folder {name_or_path!r} has no config.json, so it holds no model.")
     try:
-        return AutoConfig.from_pretrained(name_or_path, **without_asking(hub))
+        file = None if not local and hub_is_unreachable(name_or_path) else find_file(name_or_path, "config.json", **hub)
+    except OSError as error:
+        raise _not_found(name_or_path) from error
+    if file is None:
+        raise _not_found(name_or_path)
+    read_config_file(Path(file), name_or_path)
+    try:
+        config = AutoConfig.from_pretrained(name_or_path, **without_asking(hub))
     except RecurTraceError:
         raise
     except OSError as error:
-        if local:
-            raise RecurTraceError(f"{name_or_path}/config.json is not valid JSON; fetch or save it again.") from error
-        raise RecurTraceError(
-            f"no model found at {name_or_path!r}: it is not a folder here, nor a hub id that can be reached."
-        ) from error
-    except ValueError as error:
+        raise _not_found(name_or_path) from error
+    except _UNUSABLE as error:
         if "trust_remote_code" in str(error):
-            raise RecurTraceError(
-                f"{name_or_path!r} wants to run code of its own, which is refused; pass trust_remote_code=True only if "
-                "you trust its authors."
-            ) from error
-        raise RecurTraceError(f"the config.json of {name_or_path!r} cannot be used: {error}") from error
+            raise wants_code(name_or_path) from error
+        raise RecurTraceError(f"the config.json of {name_or_path!r} cannot be used: {brief(error)}") from error
+    if config.get_text_config().model_type in FAMILIES:
+        check_sizes(config.get_text_config(), name_or_path)
+    return config
+
+
+def _not_found(name_or_path: str) -> RecurTraceError:
+    return RecurTraceError(
+        f"no model found at {name_or_path!r}: it is not a folder here, nor a hub id that can be reached."
+    )
+
+
+def hub_is_unreachable(name: str) -> bool:
+    """Whether a model would have to come from the hub and the hub does not answer.
+
+    Asked once with a short patience, since the hub's own client tries again and again for half a minute. Behind a proxy
+    the question is left to that client.
+    """
+    cached = isinstance(try_to_load_from_cache(name, "config.json"), str) if _HUB_ID.fullmatch(name) else False
+    if cached or constants.HF_HUB_OFFLINE or getproxies():
+        return False
+    place = urlsplit(constants.ENDPOINT)
+    try:
+        with socket.create_connection((place.hostname or "", place.port or 443), timeout=5):
+            return False
+    except OSError:
+        return True
+
+
+def wants_code(name_or_path: str) -> RecurTraceError:
+    return RecurTraceError(
+        f"{name_or_path!r} wants to run code of its own, which is refused; pass trust_remote_code=True "
+        "(--trust-remote-code) only if you trust its authors."
+    )
 
 
 def read_base_config(name_or_path: str, **hub: Any) -> PreTrainedConfig:
@@ -110,6 +168,16 @@ def load_base(name_or_path: str, **options: Any) -> tuple[PreTrainedModel, str]:
         return base, fingerprint(reader, [name for name in _own_weights(base) if name in reader], name_or_path)
 
 
+def stored_fingerprint(name_or_path: str, **hub: Any) -> str:
+    """That of a base's files, without loading it."""
+    with torch.device("meta"):
+        base = AutoModelForCausalLM.from_config(
+            read_base_config(name_or_path, **hub), trust_remote_code=without_asking(hub)["trust_remote_code"]
+        )
+    with WeightReader(weight_files(name_or_path, **hub)) as reader:
+        return fingerprint(reader, [name for name in _own_weights(base) if name in reader], name_or_path)
+
+
 def identify(base: PreTrainedModel) -> str:
     """Fingerprint of a base that is in memory: that of its files, if it still is what they hold (in any dtype)."""
     names, tensors = _own_weights(base), base.state_dict()
@@ -143,10 +211,37 @@ def locate_base(name: str, adapter: str) -> str:
     return beside if not os.path.isabs(name) and os.path.isdir(beside) else name
 
 
-def refuse_other_base(config: Any, adapter: str, base: str | None, found: str) -> None:
+def announced_base(name: str, adapter: str) -> str:
+    """Where the base is that an adapter names; said before it is loaded if it is a folder elsewhere."""
+    base = locate_base(name, adapter)
+    place = Path(base).resolve()
+    if place.is_dir() and not place.is_relative_to(Path(adapter).resolve()) and place not in EMBEDDED.values():
+        _announce(os.path.realpath(base), adapter)
+    return base
+
+
+@cache
+def _announce(base: str, adapter: str) -> None:
+    logger.warning("Loading the base %s, which the adapter %s names.", base, adapter)
+
+
+def refuse_other_base(made_on: str | None, adapter: str, base: str | None, found: str) -> None:
     """An adapter belongs to the weights it was made on."""
-    if config.base_fingerprint not in (None, found):
+    if made_on not in (None, found):
         raise RecurTraceError(
-            f"the adapter {adapter!r} was made on a base with fingerprint {config.base_fingerprint}, but "
+            f"the adapter {adapter!r} was made on a base with fingerprint {made_on}, but "
             f"{base or 'the base given'!r} has {found}; use the right base, or pass check_base=False (--no-check-base)."
         )
+
+
+def refuse_other_kind(folder: Path, merge_base: bool) -> None:
+    """One folder holds one kind of checkpoint; a base must never be overwritten by its adapter's config."""
+    if folder.is_file():
+        raise RecurTraceError(f"{str(folder)!r} is a file; name a folder to save to.")
+    full = (folder / WEIGHTS_FILE).exists() or (folder / INDEX_FILE).exists()
+    if full and not merge_base:
+        raise RecurTraceError(f"{str(folder)!r} holds a full checkpoint; save the adapter to a folder of its own.")
+    if full and read_config(str(folder)).model_type != "recurtrace":
+        raise RecurTraceError(f"{str(folder)!r} holds another model; save to a folder of its own.")
+    if merge_base and (folder / ADAPTER_FILE).exists():
+        raise RecurTraceError(f"{str(folder)!r} holds an adapter; save the merged model to a folder of its own.")

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache
+from transformers import DynamicCache, StaticCache
 from transformers.cache_utils import CacheLayerMixin, DynamicLayer
 
 from recurtrace.model.configuration_recurtrace import RecurTraceConfig
@@ -79,12 +79,12 @@ class RecurTraceCache(DynamicCache):
         """The cache as the looped layers of the active rows (None: all) must see it in loop `t`."""
         if t == 1:
             return self
-        shift = self._base_slots + (t - 2) * len(self._block) - self._block.start
-        if len(self.layers) <= self._block.start + shift:
+        start = self._base_slots + (t - 2) * len(self._block)
+        if len(self.layers) <= start:
             self.layers.extend(self._fresh_slots()[self._block.start : self._block.stop])
             if self._records_past:
                 super().activate_past_recording()
-        return LoopSlots(self, shift)
+        return LoopSlots(self.layers[start : start + len(self._block)], self._block.start)
 
     def fork(self, depth: int) -> "RecurTraceCache":
         """What a run of `depth` loops has in common with this deeper one: all but the decoder's keys and values."""
@@ -146,6 +146,20 @@ class RecurTraceCache(DynamicCache):
         super().reset()
 
 
+class StaticRecurTraceCache(RecurTraceCache):
+    """Slots of a fixed length, so that a decoding step can be compiled: `generate(cache_implementation="static")`.
+
+    They are made with the prompt, like the others: a compiled step finds as many as its depth needs.
+    """
+
+    def __init__(self, config: RecurTraceConfig, max_cache_len: int):
+        self._max_cache_len = max_cache_len
+        super().__init__(config)
+
+    def _fresh_slots(self) -> list[Any]:
+        return StaticCache(config=self._base_config, max_cache_len=self._max_cache_len).layers
+
+
 def _fork(layer: CacheLayerMixin) -> CacheLayerMixin:
     """The same keys and values; what either is given from now on, the other does not see."""
     fork = copy.copy(layer)
@@ -155,10 +169,13 @@ def _fork(layer: CacheLayerMixin) -> CacheLayerMixin:
 
 
 class LoopSlots:
-    """Sends a looped layer's update to the slot of its loop; the layer itself knows only its own index."""
+    """Sends a looped layer's update to the slot of its loop; the layer itself knows only its own index.
 
-    def __init__(self, cache: RecurTraceCache, shift: int):
-        self.cache, self.shift = cache, shift
+    Which loop it is does not show, so that all loops can share a compiled graph.
+    """
+
+    def __init__(self, slots: list[Any], first: int):
+        self.slots, self.first = slots, first
 
     def update(self, keys: Tensor, values: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        return self.cache.update(keys, values, layer_idx + self.shift, *args, **kwargs)
+        return self.slots[layer_idx - self.first].update(keys, values, *args, **kwargs)

@@ -17,11 +17,33 @@ from torch import Tensor
 from transformers.utils.hub import cached_file, get_checkpoint_shard_files
 
 from recurtrace.errors import RecurTraceError
-from recurtrace.files import writing
+from recurtrace.files import Kind, writing
 
 ADAPTER_FILE = "recurtrace.safetensors"
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
+FLOATS = ("F32", "BF16", "F16", "F64")
+_TOKENIZER = (
+    "tokenizer*",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "chat_template*",
+)
+MODEL = Kind(
+    "model",
+    "config.json",
+    (
+        ADAPTER_FILE,
+        "model*.safetensors*",
+        "generation_config.json",
+        "README.md",
+        "calibration",
+        "head-budget.json",
+        *_TOKENIZER,
+    ),
+)
 
 
 def find_file(name_or_path: str, file: str, **hub: Any) -> str | None:
@@ -37,13 +59,17 @@ def find_file(name_or_path: str, file: str, **hub: Any) -> str | None:
     )
 
 
-def weight_files(name_or_path: str, **hub: Any) -> list[str]:
-    """The safetensors files of a full checkpoint, sharded or not."""
+def weight_files(name_or_path: str, looped: bool = False, **hub: Any) -> list[str]:
+    """The safetensors files of a full checkpoint, sharded or not; a `looped` model could also be an adapter."""
     if (single := find_file(name_or_path, WEIGHTS_FILE, **hub)) is not None:
         return [single]
     if (index := find_file(name_or_path, INDEX_FILE, **hub)) is not None:
         hub.pop("trust_remote_code", None)
         return get_checkpoint_shard_files(name_or_path, index, **hub)[0]
+    if looped:
+        raise RecurTraceError(
+            f"{name_or_path!r} lacks {ADAPTER_FILE}, which its config.json belongs to; fetch or save it again."
+        )
     raise RecurTraceError(
         f"no safetensors weights found at {name_or_path!r}; RecurTrace reads safetensors only, so convert an older "
         "checkpoint with save_pretrained of transformers first."
@@ -83,10 +109,22 @@ class WeightReader:
     def __contains__(self, name: str) -> bool:
         return name in self._home
 
+    @property
+    def where(self) -> str:
+        return self.files[0] if len(self.files) == 1 else str(Path(self.files[0]).parent)
+
+    def require_floats(self) -> None:
+        for name, file in self._home.items():
+            if (dtype := file.get_slice(name).get_dtype()) not in FLOATS:
+                raise RecurTraceError(
+                    f"{name} in {self.where} holds {dtype} values where weights are {', '.join(FLOATS)}; the file is "
+                    "damaged or of another kind."
+                )
+
     def expect(self, expected: Mapping[str, tuple[int, ...]], optional: frozenset[str] = frozenset()) -> None:
         """Refuse the files unless they hold exactly the `expected` tensors."""
-        where = self.files[0] if len(self.files) == 1 else str(Path(self.files[0]).parent)
-        found = self.shapes()
+        where, found = self.where, self.shapes()
+        self.require_floats()
         if missing := sorted(expected.keys() - found.keys() - optional):
             raise RecurTraceError(
                 f"{where} lacks {_some(missing)}; it is not the checkpoint its config.json describes."

@@ -18,8 +18,11 @@ from recurtrace.errors import RecurTraceError
 from recurtrace.halting.methods import OBJECTIVES
 from recurtrace.halting.rule import StoppingRule
 from recurtrace.model.families import check_family
+from recurtrace.model.positions import positions_of
 
 POOLINGS = ("prompt_mean", "prompt_last")
+DEPTH_FACTOR = 8
+"""How many times deeper than in training a loop may go; a larger number is rather a typing error."""
 
 # What transformers itself may hand to any config beyond the declared fields.
 _KNOWN_TO_TRANSFORMERS = {
@@ -106,8 +109,8 @@ class RecurTraceConfig(PreTrainedConfig):
     """How many earlier loops W a looped layer can read."""
     loop_attn_num_heads: int = 4
     """Heads of the loop memory."""
-    loop_attn_head_dim: int = 128
-    """Width of one loop-memory head."""
+    loop_attn_head_dim: int = None  # type: ignore[assignment] # asked for, or chosen from the base
+    """Width of one loop-memory head. Default: 128, and less on a base that is narrower than the paper's."""
     loop_qk_norm: bool = True
     """RMSNorm on the per-head queries and keys of the loop memory."""
     loop_slope_frozen: bool = False
@@ -123,6 +126,8 @@ class RecurTraceConfig(PreTrainedConfig):
 
     loop_train_max: int = 8
     """Largest depth sampled in training."""
+    loop_depth_limit: int | None = None
+    """Deepest loop that may be asked for. Default: eight times the largest depth of training, and at least 64."""
     loop_sample_dist: str = "lognormal_poisson"
     """Distribution of the training depth."""
     loop_train_mean: float = 4.0
@@ -167,6 +172,8 @@ class RecurTraceConfig(PreTrainedConfig):
                 f"RecurTraceConfig needs text_config, the base's own config, got {self.text_config!r}."
             )
         check_family(self.text_config)
+        if self.loop_attn_head_dim is None:
+            self.loop_attn_head_dim = head_width(self.text_config.hidden_size, self.loop_attn_num_heads)
         self.tie_word_embeddings = self.text_config.tie_word_embeddings
         # transformers hands the attention implementation down to text_config, also when none was asked for.
         kwargs.setdefault("attn_implementation", self.text_config._attn_implementation)
@@ -184,6 +191,15 @@ class RecurTraceConfig(PreTrainedConfig):
     def block(self) -> range:
         """Indices of the looped layers."""
         return range(self.loop_start, self.loop_start + self.loop_num_layers)
+
+    @property
+    def max_position_embeddings(self) -> int | None:
+        """The base's; `generate` warns beyond it, as it does for the base."""
+        return positions_of(self)
+
+    @property
+    def depth_limit(self) -> int:
+        return self.loop_depth_limit or max(DEPTH_FACTOR * self.loop_train_max, 64)
 
     @property
     def default_loops(self) -> int | str:
@@ -231,6 +247,8 @@ class RecurTraceConfig(PreTrainedConfig):
         """Refuse settings no model can have."""
         for name, least in _AT_LEAST.items():
             _check_least(name, getattr(self, name), least)
+        if self.loop_depth_limit is not None:
+            _check_least("loop_depth_limit", self.loop_depth_limit, 1)
         for name in _FINITE:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
@@ -279,6 +297,14 @@ class RecurTraceConfig(PreTrainedConfig):
             near = difflib.get_close_matches(name, [field.name for field in fields(cls)], n=1)
             hint = f"; did you mean {near[0]!r}?" if near else "; see RecurTraceConfig for the known ones."
             raise RecurTraceError(f"unknown field {name!r} in the RecurTrace config{hint}")
+
+
+def head_width(hidden_size: int, heads: int) -> int:
+    """The paper's 128, as long as all heads together are at most half as wide as the base, as they are at 0.6B.
+
+    Otherwise a small base would get loop modules of a sixth of its own size.
+    """
+    return max(min(128, hidden_size // (2 * heads) // 8 * 8), 8)
 
 
 def _check_least(name: str, value: object, least: int) -> None:

@@ -3,7 +3,7 @@
 Shapes: b rows · s positions · d hidden size.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, Protocol, runtime_checkable
@@ -14,7 +14,7 @@ from torch import Tensor
 from recurtrace.errors import RecurTraceError
 from recurtrace.halting.rule import StoppingRule
 from recurtrace.model.configuration_recurtrace import HeadSettings, RecurTraceConfig
-from recurtrace.model.halting import HaltingHead, pool_prompt
+from recurtrace.model.halting import HaltingHead, pool_prompt, refuse_promptless
 
 
 class DepthRule(Protocol):
@@ -92,7 +92,12 @@ class HeadHalting:
         column = probs.new_full((len(self.prompt_mask),), torch.nan)
         column[rows if rows is not None else slice(None)] = probs
         self._columns.append(column)
-        return go_on(self.rule.halts(t, probs))
+        halts = self.rule.halts(t, probs)
+        if not isinstance(halts, Tensor):
+            return not halts
+        halts, has_prompt = torch.stack([halts, mask.any(dim=1)]).tolist()  # the device is waited for once per loop
+        refuse_promptless(has_prompt)
+        return [not halt for halt in halts]
 
     @property
     def continue_probs(self) -> Tensor:
@@ -118,7 +123,9 @@ def check_request(
     """Depth and bounds as asked for, with the config's values filled in; head and bounds belong to "adaptive"."""
     asked = check_loops(loops, config, batch_size, head)
     if asked == "adaptive":
-        return asked, adaptive_bounds(config.head_settings(head), bounds)
+        bounds = adaptive_bounds(config.head_settings(head), bounds)
+        check_limit(bounds["max_depth"], config, "max_depth")
+        return asked, bounds
     if head is not None or any(bound is not None for bound in bounds.values()):
         raise RecurTraceError('head, min_depth, max_depth and threshold belong to loops="adaptive".')
     return asked, {}
@@ -139,16 +146,36 @@ def check_loops(loops: Loops, config: RecurTraceConfig, batch_size: int, head: s
     if isinstance(per_row, Sequence):
         if len(per_row) != batch_size:
             raise RecurTraceError(f"loops has {len(per_row)} depths for a batch of {batch_size}; pass one per row.")
-        return [_check_depth(depth) for depth in per_row]
-    return _check_depth(per_row)
+        return [_check_depth(depth, config) for depth in per_row]
+    return _check_depth(per_row, config)
 
 
-def _check_depth(depth: object) -> int:
+def _check_depth(depth: object, config: RecurTraceConfig) -> int:
     if isinstance(depth, bool) or not isinstance(depth, Integral):
         raise RecurTraceError(f'loops must be a whole number or "adaptive", got {depth!r}.')
     if depth < 1:
         raise RecurTraceError(f"loops must be at least 1 (one loop is the base model), got {depth}.")
+    check_limit(int(depth), config)
     return int(depth)
+
+
+def check_limit(depth: int, config: RecurTraceConfig, name: str = "loops") -> None:
+    """A typing error must not run for hours."""
+    if depth > config.depth_limit:
+        raise RecurTraceError(
+            f"{name} is {depth:,}, beyond the limit of {config.depth_limit} for a model that was trained on up to "
+            f"{config.loop_train_max} loops; lower it, or set loop_depth_limit (--depth-limit)."
+        )
+
+
+def refuse_depth_like(given: Iterable[str]) -> None:
+    """A depth under another name would otherwise be ignored without a word."""
+    for name in given:
+        if any(part in name for part in ("loop", "depth", "recur", "halt")):
+            raise RecurTraceError(
+                f"there is no argument {name!r}; the depth is loops, and that of the halting head is bounded by "
+                "min_depth, max_depth and threshold."
+            )
 
 
 def kept_depths(kept: list[int], loops: Depths, batch_size: int) -> list[int]:

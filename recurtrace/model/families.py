@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from transformers import PreTrainedConfig, Qwen3Config
+from transformers.activations import ACT2FN
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from recurtrace.errors import RecurTraceError
 
@@ -56,10 +58,23 @@ def check_family(base_config: PreTrainedConfig) -> None:
         raise RecurTraceError(
             f"models of type {base_config.model_type!r} cannot be looped yet; supported are {supported}."
         )
+    if base_config.hidden_act not in ACT2FN:
+        raise RecurTraceError(f"the base's hidden_act {base_config.hidden_act!r} is not known to this transformers.")
+    rope = (base_config.rope_parameters or {}).get("rope_type", "default")
+    if rope != "default" and rope not in ROPE_INIT_FUNCTIONS:
+        raise RecurTraceError(f"the base's rope_type {rope!r} is not known to this transformers.")
+
+
+HOW_TO_CHOOSE = (
+    "pass loop_start (--loop-start), the first looped layer, or let `recurtrace probe` find it and pass --probe"
+)
 
 
 def choose_block(
-    base_config: PreTrainedConfig, loop_start: int | None = None, loop_num_layers: int = PRESET_NUM_LAYERS
+    base_config: PreTrainedConfig,
+    loop_start: int | None = None,
+    loop_num_layers: int = PRESET_NUM_LAYERS,
+    remedy: str = HOW_TO_CHOOSE,
 ) -> int:
     """The first looped layer: the one asked for, or the paper's for its four Qwen3 scales."""
     if loop_start is not None:
@@ -69,7 +84,6 @@ def choose_block(
     if known is None or loop_num_layers != PRESET_NUM_LAYERS:
         raise RecurTraceError(
             f"no block is known for a {layers}-layer {base_config.model_type} of width {hidden} with "
-            f"{loop_num_layers} looped layers; pass loop_start (--loop-start), the first looped layer, "
-            "or let `recurtrace probe` find it and pass --probe."
+            f"{loop_num_layers} looped layers; {remedy}."
         )
     return known

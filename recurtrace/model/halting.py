@@ -61,8 +61,10 @@ def prompt_positions(
         positions[:, : prompt_mask.shape[1]] &= prompt_mask.to(h.device).bool()
     elif labels is not None:
         positions &= ((labels != -100).cumsum(dim=1) == 0).to(h.device)
-    has_prompt = positions.any(dim=1)
-    if not has_prompt.all():
-        row = int(has_prompt.logical_not().nonzero()[0, 0])
-        raise RecurTraceError(f"sequence {row} has no prompt position to decide its depth from; pass prompt_mask.")
     return positions
+
+
+def refuse_promptless(has_prompt: list[bool]) -> None:
+    if not all(has_prompt):
+        row = has_prompt.index(False)
+        raise RecurTraceError(f"sequence {row} has no prompt position to decide its depth from; pass prompt_mask.")

@@ -15,10 +15,18 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from recurtrace.errors import RecurTraceError
-from recurtrace.files import writing_folder
-from recurtrace.model.base import locate_base, portable_name, read_looped_config
+from recurtrace.files import LOCK, claim_new, writing_folder
+from recurtrace.halting.methods import PENALISED
+from recurtrace.model.base import locate_base, portable_name, read_looped_config, refuse_other_kind
 from recurtrace.model.card import model_card
-from recurtrace.model.checkpoint import ADAPTER_FILE, INDEX_FILE, WeightReader, fingerprint, weight_files
+from recurtrace.model.checkpoint import (
+    ADAPTER_FILE,
+    INDEX_FILE,
+    MODEL,
+    WeightReader,
+    fingerprint,
+    weight_files,
+)
 from recurtrace.model.configuration_recurtrace import HeadSettings, RecurTraceConfig
 from recurtrace.model.cost import cost_of
 
@@ -37,21 +45,35 @@ class Head:
         """[…] p_t of pooled states […, d]."""
         return torch.sigmoid(F.linear(states, self.weight, self.bias)).squeeze(-1)
 
+    @property
+    def tasks(self) -> list[str]:
+        """Tasks it was trained on; none where that was not kept."""
+        return (self.settings.trained_on or {}).get("sweep", {}).get("tasks", [])
 
-def copy_model(folder: Path, out: Path) -> None:
+    @property
+    def regularization(self) -> float | None:
+        """Strength of the penalty of ACT or the prior of PonderNet; None for other objectives."""
+        penalised = self.settings.objective in PENALISED
+        return (self.settings.trained_on or {}).get("recipe", {}).get("regularization") if penalised else None
+
+
+def copy_model(folder: Path, out: Path, overwrite: bool = False) -> None:
     """A copy of a model folder to put heads into, whole or not at all; one that is there already is kept."""
-    if out.exists():
+    if (out / MODEL.manifest).is_file() and not overwrite:
         if folder_fingerprint(out) != folder_fingerprint(folder):
-            raise RecurTraceError(f"{str(out)!r} already holds another model than {str(folder)!r}; choose another out.")
+            raise RecurTraceError(
+                f"{str(out)!r} already holds another model than {str(folder)!r}; choose another folder, or pass "
+                "--overwrite to replace it."
+            )
         return
-    temporary = out.with_name(f".{out.name}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
-    shutil.copytree(folder, temporary)
+    refuse_other_kind(out, merge_base=not (folder / ADAPTER_FILE).is_file())
+    claim_new(out, MODEL, overwrite)
     config = read_looped_config(folder)
-    if (base := config.base_model_name_or_path) is not None:
-        config.base_model_name_or_path = portable_name(locate_base(base, str(folder)))
-        config.save_pretrained(temporary)
-    temporary.rename(out)
+    with writing_folder(out, replaces=MODEL.files) as temporary:
+        shutil.copytree(folder, temporary, ignore=shutil.ignore_patterns(LOCK, ".*.tmp"), dirs_exist_ok=True)
+        if (base := config.base_model_name_or_path) is not None:
+            config.base_model_name_or_path = portable_name(locate_base(base, str(folder)))
+            config.save_pretrained(temporary)
 
 
 def read_heads(folder: Path) -> dict[str | None, Head]:
@@ -65,6 +87,7 @@ def read_head(folder: Path, name: str | None = None) -> Head:
     """A head in float32, with how it is to be used."""
     settings = read_looped_config(folder).head_settings(name)
     with WeightReader(_files(folder)) as reader:
+        reader.require_floats()
         weight, bias = (reader[tensor].float() for tensor in _tensors(name))
     return Head(weight, bias, settings)
 
@@ -120,7 +143,7 @@ def _write_config(folder: Path, config: RecurTraceConfig, file: Path) -> None:
 
 def _files(folder: Path) -> list[str]:
     adapter = folder / ADAPTER_FILE
-    return [str(adapter)] if adapter.is_file() else weight_files(str(folder))
+    return [str(adapter)] if adapter.is_file() else weight_files(str(folder), looped=True)
 
 
 def _homes(folder: Path) -> dict[str, Path]:

@@ -18,38 +18,42 @@ def load_looped(
     model: str, base: str | None = None, device: str = "auto", **options: Any
 ) -> "tuple[RecurTraceForCausalLM, PreTrainedTokenizerBase]":
     from recurtrace.model import RecurTraceForCausalLM
-    from recurtrace.model.base import locate_base, read_looped_config
+    from recurtrace.model.base import announced_base, hub_options, read_looped_config
     from recurtrace.model.tokenizer import load_tokenizer
 
-    named = read_looped_config(model).base_model_name_or_path
-    tokenizer = load_tokenizer(model, base or (locate_base(named, model) if named else None))
+    hub = hub_options(options)
+    named = read_looped_config(model, **hub).base_model_name_or_path
+    tokenizer = load_tokenizer(model, base or (announced_base(named, model) if named else None), **hub)
     place = find_device(device)
     return RecurTraceForCausalLM.from_pretrained(model, base=base, **options).to(place), tokenizer
 
 
-def load_any(model: str, device: str = "auto", dtype: str = "auto") -> "tuple[RecurTraceForCausalLM, Any, str]":
-    """A looped model as it is, or one without loops as a looped model at one loop, which is the same; and its kind."""
+def load_any(
+    model: str, device: str = "auto", dtype: str = "auto", trust_remote_code: bool = False, **loop: Any
+) -> "tuple[RecurTraceForCausalLM, Any, str]":
+    """A looped model as it is, or one without loops as a looped model at one loop, which is the same; and its kind.
+
+    `loop` are fields of a looped model's config to override.
+    """
     from recurtrace.model import RecurTraceConfig, RecurTraceForCausalLM
     from recurtrace.model.base import read_config
     from recurtrace.model.families import check_family
     from recurtrace.model.tokenizer import load_tokenizer
 
     place = find_device(device)
+    trust: dict[str, Any] = {"trust_remote_code": trust_remote_code}
     if (Path(model) / "adapter_config.json").is_file():
-        from peft import AutoPeftModelForCausalLM, PeftConfig
+        from recurtrace.model.peft_adapter import load_merged
 
-        tokenizer = load_tokenizer(model, PeftConfig.from_pretrained(model).base_model_name_or_path)
-        merged = AutoPeftModelForCausalLM.from_pretrained(
-            model, dtype=dtype, trust_remote_code=False
-        ).merge_and_unload()
-        merged.config.name_or_path = model
+        merged, named = load_merged(Path(model), dtype=dtype, **trust)
+        tokenizer = load_tokenizer(model, named, **trust)
         return RecurTraceForCausalLM.from_base(merged, **ONE_LOOP).to(place), tokenizer, "adapter"
-    config = read_config(model)
+    config = read_config(model, **trust)
     if isinstance(config, RecurTraceConfig):
-        return (*load_looped(model, device=device, dtype=dtype), "looped")
+        return (*load_looped(model, device=device, dtype=dtype, **trust, **loop), "looped")
     check_family(config)
-    base = RecurTraceForCausalLM.from_base(model, **ONE_LOOP, dtype=dtype)
-    return base.to(place), load_tokenizer(model), "base"
+    base = RecurTraceForCausalLM.from_base(model, **ONE_LOOP, dtype=dtype, **trust)
+    return base.to(place), load_tokenizer(model, **trust), "base"
 
 
 def find_device(name: str) -> Any:

@@ -32,6 +32,15 @@ class PastState(NamedTuple):
 Window = tuple[PastState, ...]  # newest first, at most W
 
 
+class Reading(NamedTuple):
+    """What a layer reads in its memory, before its scalar gate γ lets it into the residual stream."""
+
+    weights: Tensor  # [b, s, H, m] attention over the window, in float32
+    gate: Tensor  # [b, s, d] the token-wise gate
+    value: Tensor  # [b, s, d]
+    window: Window  # with the newest state inside
+
+
 class RMSNorm(nn.RMSNorm):
     """Computes in the type of its input, also where its weight is kept in float32 for training."""
 
@@ -80,18 +89,17 @@ class LoopMemoryAttention(nn.Module):
 
         `state` is also the newest memory; the window is returned with it inside.
         """
+        found = self.read(state, window)
+        # Trained in float32 beside a base in bfloat16, the memory must not widen the base's states.
+        return torch.addcmul(h, self.scale * found.gate, found.value).to(h.dtype), found.window
+
+    def read(self, state: Tensor, window: Window) -> Reading:
+        """Eq. 4–5 without γ."""
         query, gate_query, newest = self._project(state)
         window = (newest, *window)[: self.config.loop_memory_window]
-
-        scores = torch.stack([torch.linalg.vecdot(query, past.key) for past in window], dim=-1)  # [b, s, H, m]
-        bias = self.slope.float()[:, None] * self.recency[: len(window)]
-        weights = torch.add(bias, scores.float(), alpha=self.config.loop_attn_head_dim**-0.5).softmax(-1)
-        read = _weighted_sum(weights.to(query.dtype), [past.value for past in window])  # [b, s, H, c]
-
-        memory = reduce(torch.add, [past.gate for past in window])
-        gate = torch.sigmoid(torch.add(gate_query + self.gate.bias, memory, alpha=1 / len(window)))  # [b, s, d]
-        # Trained in float32 beside a base in bfloat16, the memory must not widen the base's states.
-        return torch.addcmul(h, self.scale * gate, self.o_proj(read.flatten(-2))).to(h.dtype), window
+        bias = self.slope.float()[:, None] * self.recency
+        weights, read, gate = recall(query, gate_query + self.gate.bias, window, bias)
+        return Reading(weights, gate, self.o_proj(read.flatten(-2)), window)
 
     def _project(self, state: Tensor) -> tuple[Tensor, Tensor, PastState]:
         x = self.norm(state)
@@ -106,13 +114,24 @@ class LoopMemoryAttention(nn.Module):
         return query, gate_query, PastState(key, value, gate_memory)
 
 
-def _weighted_sum(weights: Tensor, values: list[Tensor]) -> Tensor:
-    """Σ_j weights[..., j] · values[j]; a loop over at most W slots, so that they need not be copied side by side."""
-    first, *others = weights.unsqueeze(-2).unbind(-1)
-    total = first * values[0]
-    for weight, value in zip(others, values[1:], strict=True):
-        total = torch.addcmul(total, weight, value)
-    return total
+def recall(query: Tensor, gate: Tensor, window: Window, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """How a query weighs the states of its window, what it reads from them (Eq. 4), how far the gate opens (Eq. 5).
+
+    Args:
+        query: [..., H, c]
+        gate: [..., d] the query's share of the gate's logit, with its bias.
+        window: the memory, in shapes to match.
+        bias: [..., H, W] of each head for each distance in loops.
+    """
+    m = len(window)
+    scores = torch.stack([torch.linalg.vecdot(query, past.key) for past in window], dim=-1)  # [..., H, m]
+    weights = torch.add(bias[..., :m], scores.float(), alpha=query.shape[-1] ** -0.5).softmax(-1)
+    first, *others = weights.to(query.dtype).unsqueeze(-2).unbind(-1)  # slot by slot: none is copied beside another
+    read = first * window[0].value  # [..., H, c]
+    for weight, past in zip(others, window[1:], strict=True):
+        read = torch.addcmul(read, weight, past.value)
+    memory = reduce(torch.add, [past.gate for past in window])
+    return weights, read, torch.sigmoid(torch.add(gate, memory, alpha=1 / m))
 
 
 class InputInjection(nn.Module):

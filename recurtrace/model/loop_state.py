@@ -12,6 +12,7 @@ from transformers import Cache, PreTrainedConfig
 from transformers.masking_utils import create_masks_for_generate, find_packed_sequence_indices
 
 from recurtrace.errors import RecurTraceError
+from recurtrace.model.fused_memory import FusedMemory
 from recurtrace.model.loop_memory import Window
 
 
@@ -40,17 +41,18 @@ class LayerInputs:
 
         Masks are made before a fresh cache is, since transformers looks for packed samples only without one.
         """
+        given = position_ids  # our own never restart, so nobody need look whether they do
         if position_ids is None:
             past = cache.get_seq_length() if cache is not None else 0
             position_ids = torch.arange(h.shape[1], device=h.device).unsqueeze(0) + past
         flash = "flash" in str(base._attn_implementation) and attention_mask is None and len(h) > 1
-        if flash and find_packed_sequence_indices(position_ids) is not None:
+        if flash and _restarts(given):
             raise RecurTraceError(
                 "flash attention keeps packed samples apart only in a batch of one row; concatenate the rows."
             )
         masks = attention_mask
         if not isinstance(attention_mask, dict):
-            masks = create_masks_for_generate(base, h, attention_mask, cache, position_ids)
+            masks = create_masks_for_generate(base, h, attention_mask, cache, given)
         return cls(
             masks=masks,
             layer_types=getattr(base, "layer_types", []),
@@ -59,10 +61,9 @@ class LayerInputs:
             shared=shared,
         )
 
-    def refuse_packed(self, attention_mask: Tensor | None) -> None:
+    def refuse_packed(self, attention_mask: Tensor | None, position_ids: Tensor | None) -> None:
         """Where a depth is chosen for each row."""
-        restarts = attention_mask is None and find_packed_sequence_indices(self.position_ids) is not None
-        if restarts or "cu_seq_lens_q" in self.shared:
+        if (attention_mask is None and _restarts(position_ids)) or "cu_seq_lens_q" in self.shared:
             raise RecurTraceError("adaptive depth is chosen for a row, so a row cannot hold several packed samples.")
 
     def of(self, layer: int) -> dict[str, Any]:
@@ -89,9 +90,10 @@ class LoopState:
     h: Tensor  # [b, s, d]
     anchor: Tensor  # [b, s, d] the block's input; normed once a second loop asks for it
     outputs: list[Tensor]  # per looped layer: its output of the loop before, [b, s, d]
-    windows: list[Window]  # per looped layer: its memory
+    windows: list[Window]  # per looped layer: its memory; the first holds that of all where it is fused
     inputs: Any  # what the layers are given beside it: LayerInputs here, another in serving; has `keep`
     rows: list[int] | None = None  # which sequences of the batch; None: all
+    fused: FusedMemory | None = None  # from the second loop on, where the memories of all layers are asked at once
 
     @classmethod
     def before(cls, e: Tensor, layers: int, inputs: Any) -> "LoopState":
@@ -114,6 +116,11 @@ class LoopState:
         self.outputs = [output.index_select(0, staying) for output in self.outputs]
         self.windows = [tuple(past.keep(staying) for past in window) for window in self.windows]
         self.inputs = self.inputs.keep(staying)
+
+
+def _restarts(position_ids: Tensor | None) -> bool:
+    """Whether a row holds several packed samples."""
+    return position_ids is not None and find_packed_sequence_indices(position_ids) is not None
 
 
 def _keep(part: Any, rows: Tensor) -> Any:

@@ -6,10 +6,10 @@ Shapes: b rows · s positions · d hidden size · k looped layers.
 sequence that has halted leaves the batch: later loops compute, and cache, the others only.
 """
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from itertools import count
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ from transformers.utils.generic import can_return_tuple
 
 from recurtrace.errors import RecurTraceError
 from recurtrace.halting.rule import StoppingRule
-from recurtrace.model.cache import RecurTraceCache
+from recurtrace.model.cache import RecurTraceCache, StaticRecurTraceCache
 from recurtrace.model.configuration_recurtrace import RecurTraceConfig
 from recurtrace.model.depth import (
     DepthRule,
@@ -31,12 +31,14 @@ from recurtrace.model.depth import (
     Policy,
     Prompt,
     VisitedDepths,
+    check_limit,
     check_loops,
     check_request,
     depth_rule,
     kept_depths,
+    refuse_depth_like,
 )
-from recurtrace.model.halting import HaltingHead, at_last_position, prompt_positions
+from recurtrace.model.halting import HaltingHead, at_last_position, prompt_positions, refuse_promptless
 from recurtrace.model.labelled_loss import labelled_loss
 from recurtrace.model.loop_memory import InputInjection, LoopMemoryAttention
 from recurtrace.model.loop_modules import LoopModules
@@ -134,6 +136,7 @@ class RecurTraceForCausalLM(PretrainedMixin, PreTrainedModel, GenerationMixin):
             prompt_mask: [b, ≤ s] the positions the halting head may read; by default all that are not padding, and
                 with `labels` only those before the first label, so that the head never sees the answer.
         """
+        refuse_depth_like(kwargs)
         if kwargs.pop("output_attentions", None):
             raise RecurTraceError("output_attentions is not available for looped models; leave it out.")
         if (input_ids is None) == (inputs_embeds is None):
@@ -145,7 +148,9 @@ class RecurTraceForCausalLM(PretrainedMixin, PreTrainedModel, GenerationMixin):
         inputs = self._layer_inputs(h, attention_mask, position_ids, past_key_values, kwargs)
         cache = self._cache(past_key_values, use_cache)
         bounds = {"min_depth": min_depth, "max_depth": max_depth, "threshold": threshold}
-        rule = self._depth_rule(loops, head, bounds, cache, h, inputs, attention_mask, prompt_mask, labels)
+        rule = self._depth_rule(
+            loops, head, bounds, cache, h, inputs, attention_mask, position_ids, prompt_mask, labels
+        )
         if output_hidden_states is None:
             output_hidden_states = self.config.output_hidden_states
         trace = [h] if output_hidden_states else None
@@ -196,7 +201,7 @@ class RecurTraceForCausalLM(PretrainedMixin, PreTrainedModel, GenerationMixin):
         k = self.config.loop_num_layers
         state = LoopState.before(e, k, inputs)
         gone: list[tuple[list[int], Tensor, int]] = []  # sequences that have halted, their output, their depth
-        for t in count(1):
+        for t in range(1, self.config.depth_limit + 1):
             slots = cache.at_loop(t, state.rows) if cache is not None else None
 
             def layer(index: int, h: Tensor, slots: Any = slots) -> Tensor:
@@ -213,6 +218,11 @@ class RecurTraceForCausalLM(PretrainedMixin, PreTrainedModel, GenerationMixin):
                 stay = any(stay)
             if not stay:
                 break
+        else:
+            raise RecurTraceError(
+                f"the policy asks for more than the limit of {self.config.depth_limit} loops; give it a smaller "
+                "max_depth, or set loop_depth_limit."
+            )
 
         if state.rows is None:  # no sequence left before the others
             if cache is not None:
@@ -243,6 +253,7 @@ class RecurTraceForCausalLM(PretrainedMixin, PreTrainedModel, GenerationMixin):
         gives the normed states, ready for `lm_head`, with its keys and values in a cache of the visitor's. A visit that
         returns False is the last.
         """
+        check_limit(loops, self.config)
         h = self.model.embed_tokens(input_ids)
         inputs = self._layer_inputs(h, attention_mask, position_ids, None, {})
 
@@ -300,6 +311,7 @@ class RecurTraceForCausalLM(PretrainedMixin, PreTrainedModel, GenerationMixin):
         h: Tensor,
         inputs: LayerInputs,
         attention_mask: Tensor | None,
+        position_ids: Tensor | None,
         prompt_mask: Tensor | None,
         labels: Tensor | None,
     ) -> DepthRule:
@@ -309,11 +321,12 @@ class RecurTraceForCausalLM(PretrainedMixin, PreTrainedModel, GenerationMixin):
             return depth_rule(kept_depths(kept, loops, len(h)))
         if isinstance(loops, int | list):
             return depth_rule(loops if isinstance(loops, list) else [loops])
-        inputs.refuse_packed(attention_mask)
+        inputs.refuse_packed(attention_mask, position_ids)
         if cache is not None and cache.get_seq_length():
             prompt_mask = None  # a new token is asked by itself
         mask = prompt_positions(h, attention_mask, prompt_mask, labels)
         if isinstance(loops, Policy):
+            refuse_promptless(mask.any(dim=1).tolist())
             return loops.rule(Prompt(mask, partial(self._next_token_logits, inputs, mask, cache)))
         return HeadHalting(self.loop.head(head), self.config.head_settings(head).pooling, mask, StoppingRule(**bounds))
 
@@ -335,6 +348,7 @@ class RecurTraceForCausalLM(PretrainedMixin, PreTrainedModel, GenerationMixin):
         Depth is decided once, from the prompt, and kept for every new token. The chosen depths are
         `generate(..., return_dict_in_generate=True).past_key_values.depths`.
         """
+        refuse_depth_like(kwargs.keys() - inspect.signature(self.forward).parameters)
         prompt = next(
             (x for x in (inputs, kwargs.get("input_ids"), kwargs.get("inputs_embeds")) if x is not None), None
         )
@@ -355,9 +369,13 @@ class RecurTraceForCausalLM(PretrainedMixin, PreTrainedModel, GenerationMixin):
             kwargs["loops"] = cache.depths
         loops = check_loops(kwargs.get("loops"), self.config, len(prompt), kwargs.get("head"))
         decided_here = isinstance(loops, str | Policy)
-        if setting("cache_implementation") not in (None, "dynamic"):
+        implementation = setting("cache_implementation")
+        if implementation not in (None, "dynamic", "static"):
+            raise RecurTraceError(f"cache_implementation={implementation!r} has no slots for loops; leave it out.")
+        if implementation == "static" and (not isinstance(loops, int) or setting("prefill_chunk_size") is not None):
             raise RecurTraceError(
-                f"cache_implementation={setting('cache_implementation')!r} has no slots for loops; leave it out."
+                'cache_implementation="static" needs one depth for all rows and the prompt in one piece; '
+                "pass loops as a number and leave out prefill_chunk_size."
             )
         if decided_here and setting("prefill_chunk_size") is not None:
             raise RecurTraceError(
@@ -367,6 +385,10 @@ class RecurTraceForCausalLM(PretrainedMixin, PreTrainedModel, GenerationMixin):
         if decided_here and kwargs.get("prompt_mask") is None:
             mask = kwargs.get("attention_mask")
             kwargs["prompt_mask"] = mask if mask is not None else torch.ones(prompt.shape[:2], device=prompt.device)
-        if cache is None and setting("use_cache") is not False:
+        if cache is None and implementation != "static" and setting("use_cache") is not False:
             kwargs["past_key_values"] = RecurTraceCache(self.config)
         return super().generate(inputs, *args, **kwargs)
+
+    def _prepare_static_cache(self, **asked: Any) -> StaticRecurTraceCache:
+        """Called by `generate`, which keeps the length of an earlier call if it was larger: less is compiled again."""
+        return StaticRecurTraceCache(self.config, super()._prepare_static_cache(**asked).get_max_length())

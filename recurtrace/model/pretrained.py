@@ -16,21 +16,20 @@ from recurtrace.errors import RecurTraceError
 from recurtrace.files import writing_folder
 from recurtrace.model.base import (
     LOADING_OPTIONS,
+    announced_base,
     hub_options,
     identify,
     load_base,
-    locate_base,
     not_looped,
     portable_name,
     read_base_config,
     read_config,
     refuse_other_base,
+    refuse_other_kind,
 )
 from recurtrace.model.card import model_card
 from recurtrace.model.checkpoint import (
     ADAPTER_FILE,
-    INDEX_FILE,
-    WEIGHTS_FILE,
     WeightReader,
     find_file,
     read_adapter,
@@ -143,7 +142,7 @@ class PretrainedMixin(PreTrainedModel):
         if base is None:
             if config.base_model_name_or_path is None:
                 raise RecurTraceError(f"the adapter {name!r} does not name its base; pass base=, a folder or hub id.")
-            base = locate_base(config.base_model_name_or_path, name)
+            base = announced_base(config.base_model_name_or_path, name)
             if not os.path.isdir(base) and os.path.isabs(base):
                 raise RecurTraceError(
                     f"the base {base!r} of the adapter {name!r} is missing; pass base=, its current folder or hub id."
@@ -154,7 +153,7 @@ class PretrainedMixin(PreTrainedModel):
             loading.setdefault("attn_implementation", config._attn_implementation)
         base, base_name, found = _loaded(base, loading)
         if check_base:
-            refuse_other_base(config, name, base_name, found)
+            refuse_other_base(config.base_fingerprint, name, base_name, found)
         model = cls._on_base(config, base)
         model.load_loop_modules(read_adapter(adapter, _shapes(model.loop_state_dict())))
         if find_file(name, "generation_config.json", **hub) is not None:
@@ -165,7 +164,7 @@ class PretrainedMixin(PreTrainedModel):
     def _from_merged(cls, name: str, config: RecurTraceConfig, *model_args: Any, **kwargs: Any) -> Self:
         with torch.device("meta"):
             skeleton = cls(config)
-        with WeightReader(weight_files(name, **hub_options(kwargs))) as reader:
+        with WeightReader(weight_files(name, looped=True, **hub_options(kwargs))) as reader:
             tied = frozenset(skeleton.all_tied_weights_keys)
             reader.expect(_shapes(skeleton.state_dict()), optional=tied)
             for weight in reader.shapes():
@@ -208,7 +207,7 @@ class PretrainedMixin(PreTrainedModel):
         if state_dict is None and self.loop.injection.alpha.dim():
             state_dict = self.state_dict()
         tensors = as_in_files(state_dict) if state_dict is not None else None
-        with writing_folder(folder, replaces="model*.safetensors*") as temporary:
+        with writing_folder(folder, replaces=["model*.safetensors*"]) as temporary:
             super().save_pretrained(temporary, is_main_process, tensors, **kwargs)
             if is_main_process:
                 card = model_card(self.config, count_parameters(self), merged=True)
@@ -283,16 +282,3 @@ def as_in_files(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def _shapes(tensors: dict[str, Tensor]) -> dict[str, tuple[int, ...]]:
     return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-
-
-def refuse_other_kind(folder: Path, merge_base: bool) -> None:
-    """One folder holds one kind of checkpoint; a base must never be overwritten by its adapter's config."""
-    if folder.is_file():
-        raise RecurTraceError(f"{str(folder)!r} is a file; name a folder to save to.")
-    full = (folder / WEIGHTS_FILE).exists() or (folder / INDEX_FILE).exists()
-    if full and not merge_base:
-        raise RecurTraceError(f"{str(folder)!r} holds a full checkpoint; save the adapter to a folder of its own.")
-    if full and read_config(str(folder)).model_type != "recurtrace":
-        raise RecurTraceError(f"{str(folder)!r} holds another model; save to a folder of its own.")
-    if merge_base and (folder / ADAPTER_FILE).exists():
-        raise RecurTraceError(f"{str(folder)!r} holds an adapter; save the merged model to a folder of its own.")

@@ -11,12 +11,13 @@ if TYPE_CHECKING:
 def load_tokenizer(*places: str | None, **options: Any) -> "PreTrainedTokenizerBase":
     from transformers import AutoTokenizer
 
-    from recurtrace.model.base import without_asking
+    from recurtrace.model.base import wants_code, without_asking
 
     tried = [place for place in places if place is not None]
     for place in tried:
         try:
             return AutoTokenizer.from_pretrained(place, **without_asking(options))
-        except (OSError, ValueError, KeyError):  # what transformers raises where there is none
-            continue
+        except (OSError, ValueError, KeyError) as error:  # what transformers raises where there is none
+            if "trust_remote_code" in str(error):
+                raise wants_code(place) from error
     raise RecurTraceError(f"no tokenizer found at {' nor '.join(map(repr, tried))}; save the base's tokenizer there.")

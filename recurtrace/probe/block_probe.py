@@ -9,7 +9,7 @@ Shapes: b rows · s positions · d hidden size · n layers.
 """
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -105,6 +105,17 @@ def rank_windows(
         first = min(max(1, middle - size + 1), n - 1 - size)
         last = max(min(n - 2, middle + size - 1), first + size - 1)
     starts = range(max(first, 1), min(last, n - 2) - size + 2)
+    windows = [Window(start, sum(distances[start : start + size]) / size) for start in starts]
+    return sorted(windows, key=lambda window: window.mean_distance)
+
+
+def named_windows(distances: list[float], starts: Sequence[int], size: int = PRESET_NUM_LAYERS) -> list[Window]:
+    """The windows that begin at these layers, the stillest first: controls may lie outside of the span."""
+    if outside := [start for start in starts if not 0 <= start <= len(distances) - size]:
+        raise RecurTraceError(
+            f"a window of {size} layers from layer {outside[0]} is outside of the {len(distances)} layers "
+            f"(0–{len(distances) - 1}) of the base; name other windows."
+        )
     windows = [Window(start, sum(distances[start : start + size]) / size) for start in starts]
     return sorted(windows, key=lambda window: window.mean_distance)
 

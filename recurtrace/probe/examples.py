@@ -10,7 +10,7 @@ from recurtrace.data.example import Example
 from recurtrace.data.sampling import stratified
 from recurtrace.errors import RecurTraceError
 from recurtrace.model.families import PRESET_NUM_LAYERS
-from recurtrace.probe.block_probe import Batch, DistanceMeter, compare_windows, find_span, rank_windows
+from recurtrace.probe.block_probe import Batch, DistanceMeter, compare_windows, find_span, named_windows, rank_windows
 from recurtrace.records import BlockProbe
 
 
@@ -22,18 +22,22 @@ def probe_block(
     inputs: int = 10_000,
     compare: int = 256,
     loop_num_layers: int = PRESET_NUM_LAYERS,
+    starts: Sequence[int] = (),
     max_length: int = 512,
     batch_size: int = 16,
     seed: int = 0,
 ) -> BlockProbe:
-    """Probe a base on up to `inputs` prompts; `compare` other examples decide between the windows (0: the distance)."""
+    """Probe a base on up to `inputs` prompts; `compare` other examples decide between the windows (0: the distance).
+
+    `starts` are the first layers of the windows to compare, wherever they are; without them, all inside the span.
+    """
     sample = stratified(examples, inputs + compare, seed)
     if len(sample) <= compare:
         raise RecurTraceError(
             f"there are {len(sample)} examples, and comparing windows takes {compare} of them, which leaves none to "
             "measure; lower compare (--compare) or pass more data."
         )
-    encoder = Encoder(tokenizer, max_length, end=False)
+    encoder = Encoder(tokenizer, max_length, end=None)
 
     def batches(encoded: list[Encoded], side: str, task: str) -> list[Batch]:
         encoded = sorted(encoded, key=lambda item: len(item.input_ids))
@@ -49,7 +53,10 @@ def probe_block(
     for batch in batches(prompts, "right", "angular distance"):
         meter.add(batch)
     encoder_end, decoder_start = find_span(meter.means)
-    windows = rank_windows(meter.means, encoder_end, decoder_start, loop_num_layers)
+    if starts:
+        windows = named_windows(meter.means, starts, loop_num_layers)
+    else:
+        windows = rank_windows(meter.means, encoder_end, decoder_start, loop_num_layers)
     base_nll = None
     if compare:
         compared = batches(held_out, "left", f"{len(windows)} windows")

@@ -18,23 +18,29 @@ from recurtrace.records.analysis import (
     Transition,
     WorkedItem,
 )
-from recurtrace.records.cost import BUDGET_FILE, Budget, CostAtDepth, CostReport
+from recurtrace.records.cost import BUDGET_FILE, HEAD_BUDGET_FILE, Budget, CostAtDepth, CostReport, HeadBudget
 from recurtrace.records.evaluation import (
+    EVALUATION,
     MANIFEST,
     DepthResult,
     Evaluation,
     EvaluationManifest,
     Item,
     ItemRecord,
+    Measures,
+    items_hash,
     read_evaluation,
     read_records,
-    repaired,
+    whole_batches,
 )
 from recurtrace.records.probe import BlockProbe, Window
-from recurtrace.records.record import Record, known, read_record, write_record
+from recurtrace.records.record import Record, known, read_record, refuse_other_file, write_record
+from recurtrace.records.trace import Lens, LoopedLayer, LoopTrace, TracedHead, TracedLayer, TracedLoop
 
 __all__ = [
     "BUDGET_FILE",
+    "EVALUATION",
+    "HEAD_BUDGET_FILE",
     "MANIFEST",
     "Analysis",
     "BlockProbe",
@@ -52,21 +58,31 @@ __all__ = [
     "Gap",
     "HeadAnalysis",
     "HeadAtDepth",
+    "HeadBudget",
     "Item",
     "ItemRecord",
     "LeaveOneOut",
+    "Lens",
+    "LoopTrace",
+    "LoopedLayer",
+    "Measures",
     "MethodResult",
     "OperatingPointResult",
     "Record",
     "TaskResult",
     "ThresholdRow",
+    "TracedHead",
+    "TracedLayer",
+    "TracedLoop",
     "Transition",
     "Window",
     "WorkedItem",
+    "items_hash",
     "known",
     "read_evaluation",
     "read_record",
     "read_records",
-    "repaired",
+    "refuse_other_file",
+    "whole_batches",
     "write_record",
 ]

@@ -39,6 +39,8 @@ class MethodResult:
     """Smallest depth."""
     seed_accuracy: dict[int, float]
     """Accuracy on each evaluation seed."""
+    regularization: float | None = field(default=None, metadata=LEFT_OUT)
+    """Strength of the penalty or prior that the head was trained with; None for methods without one."""
 
 
 @dataclass(frozen=True)
@@ -183,8 +185,9 @@ class Gap:
 class OperatingPointResult:
     """The head at a threshold and floor, on the test items."""
 
-    name: Literal["main", "difficulty"]
-    """main: calibrated on held-out likelihood. difficulty: no floor and the best held-out accuracy."""
+    name: Literal["main", "accuracy", "illustration", "difficulty"]
+    """main: calibrated on held-out likelihood. accuracy: the same floor, calibrated on held-out accuracy. illustration:
+    the paper's threshold of 0.10 without a floor. difficulty: no floor and the best held-out accuracy."""
     threshold: float
     floor: int
     mean_depth: float
@@ -282,6 +285,10 @@ class Analysis(Record):
     """Every depth of the sweep."""
     command: str = ""
     """What made it."""
+    items_sha256: str = field(default="", metadata=LEFT_OUT)
+    """Hash of the test items' ids and prompts; an analysis of an older version does not say."""
+    base: str = field(default="", metadata=LEFT_OUT)
+    """Hub id or folder of the base; empty if the model does not say."""
 
     @staticmethod
     def read(path: Path) -> "Analysis":
@@ -310,7 +317,7 @@ class HeadAnalysis(Analysis):
     histogram: dict[int, int]
     """Items that stop at each depth."""
     head_calibration: list[HeadAtDepth]
-    """The head against the oracle, for the first eight depths."""
+    """The head against the oracle on the test items, for the first eight depths."""
     deepened: DeepenedItems
     composition: Composition
     threshold_sweep: list[ThresholdRow]
@@ -319,10 +326,19 @@ class HeadAnalysis(Analysis):
     """Share of the way from the best fixed depth to the correctness ceiling; None where there is no way to go."""
     leave_one_out: LeaveOneOut
     operating_points: list[OperatingPointResult]
-    """The calibrated point, and the one without a floor."""
+    """The calibrated point first."""
     tasks: list[TaskResult]
     """By name."""
     buckets: list[BucketResult] = field(default_factory=list, metadata=LEFT_OUT)
     """By difficulty, the easiest first; none where items have no bucket."""
     worked: list[WorkedItem] = field(default_factory=list, metadata=LEFT_OUT)
     """At most one of each kind."""
+    heldout_calibration: list[HeadAtDepth] = field(default_factory=list, metadata=LEFT_OUT)
+    """The head against the oracle on the held-out items, as in the paper; analyses of an older version have none."""
+
+    def point(self, name: str) -> OperatingPointResult | None:
+        return next((point for point in self.operating_points if point.name == name), None)
+
+    @property
+    def task_names(self) -> list[str]:
+        return [row.task for row in self.tasks]

@@ -1,12 +1,13 @@
 """What training took and what depth costs."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from recurtrace.records.record import Record, read_record
+from recurtrace.records.record import LEFT_OUT, Record, read_record
 
 BUDGET_FILE = "budget.json"
+HEAD_BUDGET_FILE = "head-budget.json"
 
 
 @dataclass(frozen=True)
@@ -36,10 +37,48 @@ class Budget(Record):
     processes: int
     device: str
     precision: str
+    micro_batch_size: int | None = field(default=None, metadata=LEFT_OUT)
+    """Sequences in one forward pass of one process."""
+    learning_rate: float | None = field(default=None, metadata=LEFT_OUT)
+    """At its highest; it falls as a cosine."""
+    layers: int | None = field(default=None, metadata=LEFT_OUT)
+    """Of the base. Budgets of an older version do not say it, nor the three beside it."""
+    looped_layers: int | None = field(default=None, metadata=LEFT_OUT)
+
+    @property
+    def layer_passes(self) -> float | None:
+        """Decoder layers that a token goes through in a forward pass, on average."""
+        if self.layers is None or self.looped_layers is None:
+            return None
+        return self.layers + (self.mean_depth - 1) * self.looped_layers
 
     @classmethod
     def read(cls, path: Path) -> Self:
         return read_record(path, cls, "the budget of a run", "recurtrace train")
+
+
+@dataclass(frozen=True)
+class HeadBudget(Record):
+    """What the second stage took: a halting head, everything else frozen."""
+
+    trained_parameters: int
+    steps: int
+    batch_size: int
+    """Examples in one step."""
+    learning_rate: float
+    examples: int
+    """Of the sweep that it was trained on."""
+    horizon: int
+    """Deepest loop that the oracle looks at."""
+    sweep_flops: float
+    """Analytical, of the sweep: its losses are measured once, before the training. Answers that had to be written out
+    are not counted."""
+    head_flops: float
+    """Analytical, of the training itself."""
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        return read_record(path, cls, "the budget of a halting head", "recurtrace distill")
 
 
 @dataclass(frozen=True)
@@ -50,11 +89,15 @@ class CostAtDepth:
     layer_passes: int
     """Decoder layers that a token goes through."""
     flops_ratio: float
-    """FLOPs of a prefill, times the base's."""
+    """FLOPs of a prefill, logits at the last position only, times the base's."""
     time_ratio: float
-    """Measured time, times the base's."""
+    """Measured time of it, times the base's."""
     kv_bytes_per_token: int
     """Keys and values that are cached for one token."""
+    all_logits_flops_ratio: float | None = field(default=None, metadata=LEFT_OUT)
+    """FLOPs of a teacher-forced pass, logits at every position, times the base's: the paper's setting."""
+    all_logits_time_ratio: float | None = field(default=None, metadata=LEFT_OUT)
+    """Measured time of it, times the base's."""
 
 
 @dataclass(frozen=True)

@@ -3,18 +3,21 @@
 A folder holds `evaluation.json` (model, data, settings) and `records*.jsonl`, one file for each process.
 """
 
+import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from recurtrace.errors import RecurTraceError
-from recurtrace.files import load_manifest
+from recurtrace.errors import RecurTraceError, brief
+from recurtrace.files import Kind, load_manifest, writing
 from recurtrace.records.record import problem
 
 MANIFEST = "evaluation.json"
+EVALUATION = Kind("evaluation", MANIFEST, ("records*.jsonl",))
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,11 @@ class Item:
     reference: str
     answer_tokens: int
 
+    @property
+    def key(self) -> tuple[str, str]:
+        """Measurements with the same key are of the same question."""
+        return self.id, self.prompt_hash
+
 
 @dataclass(frozen=True)
 class ItemRecord(Item):
@@ -57,6 +65,9 @@ class ItemRecord(Item):
         return json.dumps(asdict(self), ensure_ascii=False) + "\n"
 
 
+_RECORD = TypeAdapter(ItemRecord)
+
+
 @dataclass(frozen=True)
 class EvaluationManifest:
     """The part of `evaluation.json` that is read later; the file says more."""
@@ -69,8 +80,19 @@ class EvaluationManifest:
     """Folder or hub id."""
     kind: str = ""
     """"looped", "base" or "adapter"."""
+    base: str = ""
+    """Hub id or folder of the base; evaluations of an older version do not say."""
     command: str = ""
     """What was typed for it."""
+
+
+@dataclass(frozen=True)
+class Measures:
+    """Accuracy in percent and loss in nats, of a task or as the unweighted mean over tasks."""
+
+    accuracy: float
+    nll: float
+    """Of one answer token."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +102,35 @@ class Evaluation:
     manifest: EvaluationManifest
     records: list[ItemRecord]
 
+    @cached_property
+    def tasks(self) -> dict[str, list[ItemRecord]]:
+        """Records by task."""
+        found: dict[str, list[ItemRecord]] = {}
+        for record in self.records:
+            found.setdefault(record.task, []).append(record)
+        return dict(sorted(found.items()))
+
+    @cached_property
+    def measures(self) -> dict[str, dict[str, Measures]]:
+        """By task and what was asked for. Items count alike for accuracy, answer tokens for the loss."""
+        found: dict[str, dict[str, Measures]] = {}
+        for task, records in self.tasks.items():
+            results: dict[str, list[tuple[bool, float, int]]] = {}
+            for record in records:
+                for one in record.results:
+                    results.setdefault(one.loops, []).append((one.correct, one.nll, max(1, record.answer_tokens)))
+            found[task] = {}
+            for asked, rows in results.items():
+                accuracy = 100 * sum(right for right, _, _ in rows) / len(rows)
+                nll = sum(nll * tokens for _, nll, tokens in rows) / sum(tokens for _, _, tokens in rows)
+                found[task][asked] = Measures(accuracy, nll)
+        return found
+
+
+def items_hash(keys: Iterable[tuple[str, str]]) -> str:
+    """Which items, whatever their order."""
+    return hashlib.sha256("\0".join(f"{name} {prompt}" for name, prompt in sorted(keys)).encode()).hexdigest()
+
 
 def read_records(file: Path) -> Iterator[ItemRecord]:
     """The whole lines of a file; a last line that an interruption cut short is left out."""
@@ -88,10 +139,8 @@ def read_records(file: Path) -> Iterator[ItemRecord]:
             if not line.endswith("\n"):
                 return
             try:
-                fields = json.loads(line)
-                results = [DepthResult(**result) for result in fields.pop("results")]
-                yield ItemRecord(**fields, results=results)
-            except (ValueError, TypeError, KeyError) as error:
+                yield _RECORD.validate_python(json.loads(line))
+            except (ValueError, RecursionError) as error:
                 raise RecurTraceError(
                     f"line {number} of {file} is not a record; run `recurtrace evaluate` again."
                 ) from error
@@ -111,15 +160,32 @@ def read_evaluation(folder: Path) -> Evaluation:
         raise RecurTraceError(
             f"{str(folder)!r} has {len(records)} of {manifest.items} items; run `recurtrace evaluate` again."
         )
+    for record in records:
+        # An item without a number of steps has no result at T = k.
+        if missing := set(manifest.loops) - {"k"} - {result.loops for result in record.results}:
+            raise RecurTraceError(
+                f"the item {brief(record.id, 60)} in {str(folder)!r} was not measured at all of its depths (it lacks "
+                f"{brief(', '.join(sorted(missing)), 60)}); run `recurtrace evaluate` again, into another folder."
+            )
     return Evaluation(manifest, sorted(records, key=lambda record: record.id))
 
 
-def repaired(file: Path) -> list[ItemRecord]:
-    """The records of an interrupted run, with a half-written last line taken off the file."""
-    if not file.is_file():
-        return []
-    content = file.read_bytes()
-    whole = content[: content.rfind(b"\n") + 1]
-    if whole != content:
-        file.write_bytes(whole)
-    return list(read_records(file))
+def whole_batches(file: Path, batches: Sequence[Sequence[str]]) -> list[bool]:
+    """Which batches, each the ids of its items, are in the file of an interrupted run; nothing else stays in it.
+
+    What goes is measured again in the batch it belongs to, so that the file ends as if there had been no interruption:
+    half a line, half a batch, and what two processes of an older version wrote into one file.
+    """
+    content = file.read_bytes() if file.is_file() else b""
+    found: dict[str, bytes] = {}
+    for line in content.splitlines(keepends=True):
+        try:
+            found.setdefault(_RECORD.validate_python(json.loads(line)).id, line)
+        except (ValueError, RecursionError):  # no record
+            continue
+    there = [all(item in found and found[item].endswith(b"\n") for item in batch) for batch in batches]
+    kept = b"".join(found[item] for batch, whole in zip(batches, there, strict=True) if whole for item in batch)
+    if kept != content:
+        with writing(file) as temporary:
+            temporary.write_bytes(kept)
+    return there

@@ -15,7 +15,7 @@ from recurtrace.errors import RecurTraceError
 from recurtrace.files import write_json
 
 LEFT_OUT = {"left_out": True}
-"""Metadata of a field whose key is not written where it holds nothing: None, or an empty list."""
+"""Metadata of a field whose key is not written where it holds nothing: None, an empty list or text."""
 
 
 class Record:
@@ -38,12 +38,24 @@ def write_record(path: Path, record: Record) -> None:
     write_json(path, record.as_json())
 
 
+def refuse_other_file(path: Path, kind: Any) -> None:
+    """A result may be made again; any other file, or a folder, is not overwritten."""
+    if path.is_dir():
+        raise RecurTraceError(f"{str(path)!r} is a folder; name a file to write.")
+    if path.exists():
+        try:
+            kind.read(path)
+        except RecurTraceError as error:
+            raise RecurTraceError(f"{error} It is not overwritten; choose another --out, or remove it.") from error
+
+
 def read_record(path: Path, kind: type[R], what: str, command: str) -> R:
     """A record from its file; `what` it is and the `command` that makes one are for the error message."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(found, dict):
             raise ValueError("it holds no fields")
+        json.dumps(found, ensure_ascii=False).encode()  # halves of characters cannot be written anywhere
         return kind.from_json(found)
     except OSError as error:
         raise RecurTraceError(f"cannot read {path} ({error.strerror}); make it with `{command}`.") from error
@@ -74,7 +86,7 @@ def known(value: float) -> float | None:
 def _plain(value: Any) -> Any:
     if is_dataclass(value):
         there = ((one, getattr(value, one.name)) for one in fields(value))
-        return {one.name: _plain(part) for one, part in there if part not in (None, []) or one.metadata != LEFT_OUT}
+        return {one.name: _plain(part) for one, part in there if part not in (None, [], "") or one.metadata != LEFT_OUT}
     if isinstance(value, dict):
         return {key: _plain(part) for key, part in value.items()}
     if isinstance(value, list | tuple):

@@ -16,7 +16,9 @@ from matplotlib.ticker import MaxNLocator
 
 from recurtrace.files import writing
 from recurtrace.records import BlockProbe, CostReport, HeadAnalysis, MethodResult
-from recurtrace.report.run_tables import ScaleGain
+from recurtrace.report.analysis_tables import median_seed
+from recurtrace.report.escape import short
+from recurtrace.report.suite_tables import ScaleGain
 
 INK, ACCENT, SOFT, MUTED = "#1f2933", "#c2410c", "#fdba74", "#9aa5b1"
 METHOD, BASELINE = "#2563eb", "#15803d"
@@ -34,14 +36,17 @@ plt.rcParams.update(
         "ytick.color": INK,
         "figure.dpi": 150,
         "savefig.bbox": "tight",
+        "text.parse_math": False,  # names from files are texts, whatever stands in them
     }
 )
 
 
-def save(figure: Figure, path: Path) -> None:
-    with writing(path) as temporary:
-        figure.savefig(temporary, format=path.suffix.removeprefix("."))
+def as_bytes(figure: Figure, kind: str) -> bytes:
+    """As a PNG or SVG file."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format=kind)
     plt.close(figure)
+    return buffer.getvalue()
 
 
 def probe_curve(probe: BlockProbe) -> Figure:
@@ -77,25 +82,34 @@ def probe_curve(probe: BlockProbe) -> Figure:
         losses.axhline(0, color=INK, lw=0.8)
         losses.set_ylabel("NLL of two loops\nover the base")
     axes[-1, 0].set_xlabel("layer (for a window: its middle layer)" if compared else "layer")
-    figure.suptitle(f"{Path(probe.model).name}: {probe.inputs:,} inputs of {probe.data}", fontsize=10, y=1.02)
+    figure.suptitle(
+        f"{short(Path(probe.model).name)}: {probe.inputs:,} inputs of {short(probe.data)}", fontsize=10, y=1.02
+    )
     return figure
 
 
 def draw_probe(source: Path, out: Path) -> None:
-    save(probe_curve(BlockProbe.read(source)), out)
+    with writing(out) as temporary:
+        temporary.write_bytes(as_bytes(probe_curve(BlockProbe.read(source)), "png"))
 
 
-def accuracy_by_loops(analyses: list[HeadAnalysis], lines: Mapping[str, Sequence[float]] | None = None) -> Figure:
-    """Accuracy against mean loops: fixed depths as a line, every method a point on the same axes.
+class LoopPoints(NamedTuple):
+    """What is drawn against mean loops."""
 
-    `lines` are models without loops (a fine-tuned base, an adapter), each with its accuracy by training seed.
-    """
+    analyses: list[HeadAnalysis]
+    lines: Mapping[str, Sequence[float]]
+    """Models without loops (a fine-tuned base, an adapter), each with its accuracy by training seed."""
+
+
+def accuracy_by_loops(points: LoopPoints) -> Figure:
+    """Accuracy against mean loops: fixed depths as a line, every method a point on the same axes."""
+    analyses, lines = points
     figure, axes = plt.subplots(figsize=(7.6, 4.4))
     fixed = np.array([[100 * row.accuracy for row in analysis.fixed] for analysis in analyses]).mean(axis=0)
     depths = [row.depth for row in analyses[0].fixed]
     axes.plot(depths, fixed, color=INK, lw=1.4, marker="o", ms=3.5, zorder=2)
     labels = [Label("fixed depth", INK, depths[-1], float(fixed[-1]))]
-    for title, seeds in (lines or {}).items():
+    for title, seeds in lines.items():
         height = 100 * float(np.mean(seeds))
         axes.axhline(height, color=BASELINE, lw=1.1, ls="--", zorder=1)
         labels.append(Label(title, BASELINE, 1.12 * depths[-1], height))
@@ -103,7 +117,7 @@ def accuracy_by_loops(analyses: list[HeadAnalysis], lines: Mapping[str, Sequence
     for analysis in analyses:
         for row in analysis.methods:
             if not row.name.startswith(("fixed", "ceiling")) and not row.name.endswith("-floor") and not row.ours:
-                by_title.setdefault(row.title, []).append(row)
+                by_title.setdefault(short(row.title), []).append(row)
     for title, rows in by_title.items():
         x, y = float(np.mean([row.mean_depth for row in rows])), [100 * row.accuracy for row in rows]
         own = title == "RecurTrace"
@@ -166,7 +180,7 @@ def _label_beside(axes: Axes, labels: list[Label]) -> None:
 
 def depth_by_difficulty(analyses: list[HeadAnalysis]) -> Figure:
     """How many loops the head gives to items of each difficulty, and what depth does for them."""
-    names = [row.bucket for row in analyses[0].buckets]
+    names = [short(row.bucket) for row in analyses[0].buckets]
     figure, (left, right) = plt.subplots(1, 2, figsize=(7.6, 3.2), width_ratios=(1, 1.3))
     places = range(len(names))
     depths = np.array([[row.mean_depth for row in analysis.buckets] for analysis in analyses])
@@ -184,7 +198,7 @@ def depth_by_difficulty(analyses: list[HeadAnalysis]) -> Figure:
     own = np.array([[row.accuracy for row in analysis.buckets] for analysis in analyses]).mean(axis=0)
     right.plot(places, 100 * own, color=ACCENT, lw=1.8, marker="o", ms=4, label="adaptive")
     right.set_ylabel("accuracy, %")
-    right.legend(frameon=False, fontsize=8, ncols=2)
+    right.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
     title = names[0].partition("=")[0] if "=" in names[0] else "difficulty"
     for axes in (left, right):
         axes.set_xticks(places, [name.partition("=")[2] or name for name in names])
@@ -194,8 +208,9 @@ def depth_by_difficulty(analyses: list[HeadAnalysis]) -> Figure:
 
 
 def depth_and_difficulty(analyses: list[HeadAnalysis]) -> Figure:
-    """Loops on easy and hard items: their means with the evaluation seeds, and where both stop."""
-    point = analyses[0].operating_points[-1]
+    """Loops on easy and hard items of the median seed: means with the evaluation seeds, and where both stop."""
+    one = median_seed(analyses)
+    point = one.point("illustration") or one.operating_points[-1]
     figure, (left, right) = plt.subplots(1, 2, figsize=(6.4, 3.0), width_ratios=(1, 1.6))
     for place, (name, color, mean, per_seed, counts) in enumerate(
         (
@@ -221,18 +236,19 @@ def depth_and_difficulty(analyses: list[HeadAnalysis]) -> Figure:
 
 
 def threshold_curve(analyses: list[HeadAnalysis]) -> Figure:
-    """What the threshold trades: accuracy against mean loops, without a floor."""
+    """What the threshold trades in the median seed: accuracy against mean loops, without a floor."""
     figure, axes = plt.subplots(figsize=(6.4, 3.2))
-    rows = [analysis.threshold_sweep for analysis in analyses]
-    at_budget = [100 * analysis.fixed[-1].accuracy for analysis in analyses]
-    items = analyses[0].items
-    x = np.mean([[row.mean_depth for row in run] for run in rows], axis=0)
-    gains = [[budget + 100 * row.gain / items for row in run] for run, budget in zip(rows, at_budget, strict=True)]
-    y = np.mean(gains, axis=0)
+    one = median_seed(analyses)
+    x = [row.mean_depth for row in one.threshold_sweep]
+    y = [100 * (one.fixed[-1].accuracy + row.gain / one.items) for row in one.threshold_sweep]
+    best = max(row.accuracy for row in one.fixed)
+    axes.axhline(100 * best, color=MUTED, lw=1, ls="--")
+    axes.annotate("best fixed depth", (1, 100 * best), xycoords=("axes fraction", "data"), ha="right", va="bottom",
+                  fontsize=8, color=INK)  # fmt: skip
     axes.plot(x, y, color=ACCENT, marker="o", ms=4, lw=1.3)
-    for row, a, b in zip(rows[0], x, y, strict=True):
+    for row, a, b in zip(one.threshold_sweep, x, y, strict=True):
         axes.annotate(
-            f"τ = {row.threshold:g}", (a, b), xytext=(4, 5), textcoords="offset points", fontsize=8, color=INK
+            f"τ = {row.threshold:g}", (a, b), xytext=(4, -11), textcoords="offset points", fontsize=8, color=INK
         )
     axes.set_xlabel("mean loops")
     axes.set_ylabel("accuracy, %")
@@ -241,13 +257,28 @@ def threshold_curve(analyses: list[HeadAnalysis]) -> Figure:
 
 
 def gains_by_scale(scales: Sequence[ScaleGain]) -> Figure:
-    """Points gained at two loops over the same-budget baseline."""
-    figure, axes = plt.subplots(figsize=(6.4, 2.8))
-    gains = [np.mean(one.gains) for one in scales]
-    spreads = [np.std(one.gains, ddof=1) if len(one.gains) > 1 else 0.0 for one in scales]
-    axes.bar([one.scale for one in scales], gains, yerr=spreads, color=ACCENT, ecolor=INK, width=0.5)
-    axes.axhline(0, color=INK, lw=0.8)
-    axes.set_ylabel("points over the baseline")
+    """Points gained at two loops over the same-budget baseline, and the fall of the loss; bands over training seeds."""
+    figure, left = plt.subplots(figsize=(6.4, 3.2))
+    right = left.twinx()
+    right.spines["right"].set_visible(True)
+    places = np.arange(len(scales))
+    for axes, color, style, marker, values, label in (
+        (left, METHOD, "-", "o", [one.gains for one in scales], "accuracy gain, points"),
+        (right, ACCENT, "--", "s", [[-c for c in one.nll_changes] for one in scales], "NLL reduction, nats"),
+    ):
+        means = np.array([np.mean(one) for one in values])
+        spreads = np.array([np.std(one, ddof=1) if len(one) > 1 else 0.0 for one in values])
+        axes.plot(places, means, color=color, ls=style, marker=marker, ms=5, lw=1.5)
+        axes.fill_between(places, means - spreads, means + spreads, color=color, alpha=0.15, lw=0)
+        if len(scales) == 1:  # a band of one point is a bar
+            axes.errorbar(places, means, yerr=spreads, color=color, fmt="none", capsize=3)
+        axes.set_ylabel(label, color=color)
+        axes.margins(y=0.25)
+        low, high = axes.get_ylim()
+        axes.set_ylim(min(low, 0), max(high, 0))
+    left.axhline(0, color=INK, lw=0.8)
+    left.set_xticks(places, [short(one.scale) for one in scales])
+    left.set_xlim(-0.4, len(scales) - 0.6)
     return figure
 
 

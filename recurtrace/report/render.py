@@ -1,67 +1,77 @@
 """A report as Markdown, LaTeX and one self-contained HTML page."""
 
-import re
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from statistics import mean
-from typing import TypeVar
 
 from jinja2 import Environment, PackageLoader, select_autoescape
-from matplotlib.figure import Figure
 
-from recurtrace.files import writing
+from recurtrace.files import Kind, claim_new, locked, writing
 from recurtrace.records import MethodResult
-from recurtrace.report import figures
-from recurtrace.report.run_tables import NO_SCALES, scale_gains
+from recurtrace.report import escape, figures
+from recurtrace.report.contents import ELSEWHERE, PICTURES, Part, Picture, contents
 from recurtrace.report.table import Table
-from recurtrace.report.tables import all_tables
-from recurtrace.report.workspace import Workspace, read_workspace
+from recurtrace.report.workspace import Workspace, read_studies
 
-T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Picture:
-    name: str
-    title: str
-    draw: Callable[[], Figure]
-    missing: str = ""
-    """What is not there yet; such a picture is empty and not drawn."""
+FIGURES = tuple(f"figures/{name}.{kind}" for name in PICTURES for kind in ("png", "svg"))
+REPORT = Kind("report", "report.html", ("report.md", "report.tex", *FIGURES))
 
 
-def report(folder: Path, out: Path, title: str = "RecurTrace report") -> list[Path]:
+def report(folder: Path, out: Path, title: str = "RecurTrace report", overwrite: bool = False) -> list[Path]:
     """Write report.md, report.tex, report.html and the figures; returns what was written."""
-    space = read_workspace(folder)
-    tables, every = all_tables(space), all_pictures(space)
-    pictures = [picture for picture in every if not picture.missing]
-    written = []
-    for picture in pictures:
-        for kind in ("png", "svg"):
-            figures.save(picture.draw(), out / "figures" / f"{picture.name}.{kind}")
-            written.append(out / "figures" / f"{picture.name}.{kind}")
-    templates = Environment(loader=PackageLoader("recurtrace.report"), autoescape=select_autoescape())
-    lacking = [(part.title, part.missing) for parts in (tables, every) for part in parts if part.missing]
+    with locked(out):
+        if not (out / REPORT.manifest).is_file():
+            claim_new(out, REPORT, overwrite)
+        made = files(folder, title)  # all of it, before anything is written
+        for name, content in made.items():
+            with writing(out / name) as temporary:
+                temporary.write_bytes(content)
+        for name in REPORT.files:  # a figure of an earlier report that there is no more
+            if name not in made:
+                (out / name).unlink(missing_ok=True)
+    return [out / name for name in made]
+
+
+def files(folder: Path, title: str) -> dict[str, bytes]:
+    """The files of a report by name, the page last."""
+    studies, title = read_studies(folder), escape.plain(title)
+    every = contents(studies)
+    sections = {name: [part for part in parts if not part.content.missing] for name, parts in every.items()}
+    sections = {name: parts for name, parts in sections.items() if parts}
+    there = [part.content for parts in sections.values() for part in parts]
+    pictures = [one for one in there if isinstance(one, Picture)]
+    made = {
+        f"figures/{picture.name}.{kind}": figures.as_bytes(picture.draw(), kind)
+        for picture in pictures
+        for kind in ("png", "svg")
+    }
+    templates = Environment(
+        loader=PackageLoader("recurtrace.report"), autoescape=select_autoescape(), trim_blocks=True, lstrip_blocks=True
+    )
+    lacking = missing(every)
     texts = {
-        "report.md": markdown(tables, pictures, title),
-        "report.tex": latex(tables),
+        "report.md": markdown(sections, lacking, title),
+        "report.tex": latex([one for one in there if isinstance(one, Table)], lacking),
         "report.html": templates.get_template("page.html").render(
             title=title,
-            folder=folder.name,
+            folder=escape.plain(folder.name),
             version=version("recurtrace"),
-            headline=headline(space),
-            tables=[table for table in tables if not table.missing],
+            headline=headline(studies[0]) if len(studies) == 1 else [],
+            sections=sections,
+            drawn={one.name: figures.as_svg(one.draw()) for one in pictures},
+            compared=any(one.beside for one in there if isinstance(one, Table)),
             missing=lacking,
-            pictures=[(picture, figures.as_svg(picture.draw())) for picture in pictures],
+            elsewhere=ELSEWHERE,
         ),
     }
-    for name, text in texts.items():
-        with writing(out / name) as temporary:
-            temporary.write_text(text, encoding="utf-8")
-        written.append(out / name)
-    return written
+    return made | {name: text.encode(errors="replace") for name, text in texts.items()}
+
+
+def missing(sections: Mapping[str, Sequence[Part]]) -> list[tuple[str, str, str]]:
+    """Title, place in the paper, and needs of every part that is not there."""
+    parts = [part for section in sections.values() for part in section if part.content.missing]
+    return [(part.content.title, part.paper, part.content.missing) for part in parts]
 
 
 def headline(space: Workspace) -> list[tuple[str, str]]:
@@ -86,105 +96,72 @@ def headline(space: Workspace) -> list[tuple[str, str]]:
     ]
 
 
-def all_pictures(space: Workspace) -> list[Picture]:
-    analyses, head = space.head_analyses, "analysis/*.json of a model with a halting head"
-    return [
-        _picture(
-            "loops",
-            "Accuracy against mean loops",
-            partial(figures.accuracy_by_loops, lines=loopless(space)),
-            analyses,
-            head,
-        ),
-        _picture(
-            "buckets",
-            "Loops and accuracy by difficulty",
-            figures.depth_by_difficulty,
-            [analysis for analysis in analyses if analysis.buckets],
-            f"{head}, of items with a difficulty",
-        ),
-        _picture("difficulty", "Loops on easy and hard items", figures.depth_and_difficulty, analyses, head),
-        _picture("threshold", "What the threshold trades", figures.threshold_curve, analyses, head),
-        _picture("scales", "Gains by scale", figures.gains_by_scale, scale_gains(space), NO_SCALES),
-        _picture("probe", "Which layers to loop", figures.probe_curve, space.probe, "probe.json"),
-        _picture("cost", "What depth costs", figures.loop_cost, space.cost, "cost.json"),
-    ]
-
-
-def loopless(space: Workspace) -> dict[str, list[float]]:
-    """Accuracy of the models without loops that are compared with, by training seed; the base is one loop."""
-    titles = {"full": "full fine-tune", "adapter": "matched adapter"}
-    return {
-        title: [mean(record.at("1").correct for record in one.records) for one in space.evaluations[run]]
-        for run, title in titles.items()
-        if run in space.evaluations
-    }
-
-
-def _picture(name: str, title: str, draw: Callable[[T], Figure], of: T | None, needs: str) -> Picture:
-    return Picture(name, title, partial(draw, of)) if of else Picture(name, title, Figure, missing=needs)
-
-
-def markdown(tables: list[Table], pictures: list[Picture], title: str) -> str:
-    parts = [f"# {title}"]
-    parts += [f"![{picture.title}](figures/{picture.name}.png)" for picture in pictures]
-    for table in tables:
-        parts.append(f"## {table.title}")
-        if table.missing:
-            parts.append(f"Not available: needs {table.missing}.")
-            continue
-        parts.append(markdown_table(table))
-        parts += [text for text in (table.note, f"`{table.source}`" if table.source else "") if text]
-    return "\n\n".join(parts) + "\n"
+def markdown(sections: Mapping[str, Sequence[Part]], lacking: Sequence[tuple[str, str, str]], title: str) -> str:
+    parts = [f"# {escape.markdown(title)}"]
+    for name, section in sections.items():
+        parts.append(f"## {name}")
+        for part in section:
+            one = part.content
+            parts.append(f"### {escape.markdown(one.title)}{f' [{part.paper}]' if part.paper else ''}")
+            if isinstance(one, Picture):
+                parts.append(f"![{one.title}](figures/{one.name}.png)")
+                continue
+            parts.append(markdown_table(one))
+            parts += [escape.markdown(one.note)] if one.note else []
+            parts += [escape.markdown_code(one.source)] if one.source else []
+    parts.append("## Not available")
+    parts.append(
+        "\n".join(
+            f"- {escape.markdown(name)}{f' [{paper}]' if paper else ''}: needs {escape.markdown(needs)}."
+            for name, paper, needs in lacking
+        )
+    )
+    parts.append("## Not in a report")
+    parts.append("\n".join(f"- {paper}: {where}." for paper, where in ELSEWHERE.items()))
+    return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def markdown_table(table: Table) -> str:
-    lines = [f"| {' | '.join(table.columns)} |", "|---" + "|---:" * (len(table.columns) - 1) + "|"]
+    """The paper's values stand in parentheses behind ours."""
+    header = " | ".join(map(escape.markdown, table.columns))
+    lines = [f"| {header} |", "|" + "".join("---:|" if n else "---|" for n in table.numeric)]
     for i, row in enumerate(table.rows):
-        cells = [f"**{cell}**" if i in table.strong and cell else cell for cell in row]
+        cells = [f"**{cell}**" if i in table.strong and cell else cell for cell in map(escape.markdown, row)]
+        cells = [f"{cell} ({table.beside[i, j]})" if (i, j) in table.beside else cell for j, cell in enumerate(cells)]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def latex(tables: list[Table]) -> str:
-    """One table environment for each, for \\input; needs booktabs."""
-    parts = ["% Made by recurtrace report; needs \\usepackage{booktabs}."]
+def latex(tables: Sequence[Table], lacking: Sequence[tuple[str, str, str]]) -> str:
+    """One table environment for each, for \\input; the paper's values are grey."""
+    parts = ["% Made by recurtrace report; needs \\usepackage{booktabs} and \\usepackage{xcolor}."]
     for table in tables:
-        if table.missing:
-            parts.append(f"% {table.title}: needs {table.missing}.")
-            continue
-        body = [" & ".join(map(_escape, row)) + r" \\" for row in table.rows]
-        for i in table.strong:
-            body[i] = " & ".join(rf"\textbf{{{_escape(cell)}}}" for cell in table.rows[i]) + r" \\"
+        body = [
+            " & ".join(_latex_cell(table, i, j) for j in range(len(row))) + r" \\" for i, row in enumerate(table.rows)
+        ]
         parts.append(
             "\n".join(
                 [
                     r"\begin{table}[t]",
                     r"\centering\small",
-                    rf"\begin{{tabular}}{{l{'r' * (len(table.columns) - 1)}}}",
+                    rf"\begin{{tabular}}{{{''.join('r' if number else 'l' for number in table.numeric)}}}",
                     r"\toprule",
-                    " & ".join(map(_escape, table.columns)) + r" \\",
+                    " & ".join(map(escape.latex, table.columns)) + r" \\",
                     r"\midrule",
                     *body,
                     r"\bottomrule",
                     r"\end{tabular}",
-                    rf"\caption{{{_escape(f'{table.title}. {table.note}'.strip())}}}",
+                    rf"\caption{{{escape.latex(f'{table.title}. {table.note}'.strip())}}}",
                     rf"\label{{tab:{table.name}}}",
                     r"\end{table}",
                 ]
             )
         )
+    parts += [f"% {escape.plain(f'{title}: needs {needs}.')}" for title, _, needs in lacking]
     return "\n\n".join(parts) + "\n"
 
 
-_LATEX = {
-    **{character: rf"\{character}" for character in "&%#_"},
-    "±": r"$\pm$",
-    "Δ": r"$\Delta$",
-    "τ": r"$\tau$",
-    "×": r"$\times$",
-}
-
-
-def _escape(text: str) -> str:
-    return re.sub("|".join(map(re.escape, _LATEX)), lambda found: _LATEX[found[0]], text)
+def _latex_cell(table: Table, i: int, j: int) -> str:
+    text = escape.latex(table.rows[i][j])
+    shown = rf"\textbf{{{text}}}" if i in table.strong and text else text
+    return rf"{shown} \textcolor{{gray}}{{{escape.latex(table.beside[i, j])}}}" if (i, j) in table.beside else shown

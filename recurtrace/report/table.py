@@ -1,8 +1,11 @@
 """A table, whatever it is made of."""
 
+import re
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+
+_NUMBER = re.compile(r"$|[-+\[<]?\d|[-+\[<] ?\d|–$|\[[-+]|≤|none$|one class only$")
 
 
 @dataclass(frozen=True)
@@ -18,6 +21,18 @@ class Table:
     """What is not there yet; such a table has no rows."""
     strong: Sequence[int] = field(default_factory=list)
     """Rows to set apart."""
+    key: int = 1
+    """How many of the first columns say what a row is about."""
+    beside: Mapping[tuple[int, int], str] = field(default_factory=dict)
+    """The paper's own values, by row and column."""
+
+    @property
+    def numeric(self) -> list[bool]:
+        """Which columns hold numbers; they are aligned to the right."""
+        return [i >= self.key and all(_NUMBER.match(row[i]) for row in self.rows) for i, _ in enumerate(self.columns)]
+
+    def row_name(self, row: Sequence[str]) -> str:
+        return " / ".join(row[: self.key])
 
 
 def spread(values: Iterable[float | None], form: str = ".2f", scale: float = 1, unknown: str = "–") -> str:
@@ -25,5 +40,6 @@ def spread(values: Iterable[float | None], form: str = ".2f", scale: float = 1, 
     listed = [scale * value for value in values if value is not None]
     if not listed:
         return unknown
-    deviation = f" ± {statistics.stdev(listed):{form.removeprefix('+')}}" if len(listed) > 1 else ""
-    return f"{statistics.mean(listed):{form}}{deviation}"
+    sign, digits = ("+", form[1:]) if form.startswith("+") else ("", form)
+    deviation = f" ± {statistics.stdev(listed):{digits}}" if len(listed) > 1 else ""
+    return f"{statistics.mean(listed):{sign}z{digits}}{deviation}"  # z: no -0.0

@@ -12,6 +12,7 @@ Depth belongs to a request, and three of vLLM's own extension points carry it:
     depths.py       what a server offers and a request may ask for
     checkpoint.py   a folder, checked before vLLM reads it
     launch.py       `recurtrace serve`
+    offline.py      `recurtrace evaluate` and `sweep` with --engine vllm
 
-Only the last three can be imported without vLLM.
+Only the last four can be imported without vLLM.
 """

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from recurtrace.errors import RecurTraceError
-from recurtrace.model.base import locate_base, refuse_other_base
+from recurtrace.model.base import announced_base, refuse_other_base
 from recurtrace.model.checkpoint import ADAPTER_FILE, WeightReader, find_file, fingerprint, read_adapter, weight_files
 from recurtrace.model.configuration_recurtrace import RecurTraceConfig
 from recurtrace.model.modeling_recurtrace import RecurTraceForCausalLM
@@ -17,7 +17,7 @@ def base_of_adapter(model: str, config: RecurTraceConfig, **hub: Any) -> tuple[s
         return None
     if config.base_model_name_or_path is None:
         raise RecurTraceError(f"{model!r} holds loop modules only and names no base; save it with merge_base=True.")
-    return locate_base(config.base_model_name_or_path, model), config.base_revision or None
+    return announced_base(config.base_model_name_or_path, model), config.base_revision or None
 
 
 def check_checkpoint(model: str, config: RecurTraceConfig, **hub: Any) -> None:
@@ -39,4 +39,4 @@ def check_checkpoint(model: str, config: RecurTraceConfig, **hub: Any) -> None:
     with WeightReader(weight_files(base, **{**hub, "revision": revision})) as reader:
         if missing := [name for name in names if name not in reader]:
             raise RecurTraceError(f"the base {base!r} lacks {missing[0]}; it is not the base of {model!r}.")
-        refuse_other_base(config, model, base, fingerprint(reader, names, base))
+        refuse_other_base(config.base_fingerprint, model, base, fingerprint(reader, names, base))

@@ -32,7 +32,10 @@ def command_line(model: str, overrides: dict[str, Any], options: list[str]) -> t
     overrides = {name: value for name, value in overrides.items() if value is not None}
     options, given = _without_overrides(options)
     overrides = given | overrides
-    hub = {name: value for name, option in HUB_OPTIONS.items() if (value := _value(options, option)) is not None}
+    hub: dict[str, Any] = {
+        name: value for name, option in HUB_OPTIONS.items() if (value := _value(options, option)) is not None
+    }
+    hub |= {"trust_remote_code": "--trust-remote-code" in options}
     config = read_looped_config(model, **hub)
     for name, value in overrides.items():
         setattr(config, name, value)

@@ -206,7 +206,8 @@ class LoopedModel(nn.Module):
                         f"{name} {list(tensor.shape)} is not of the model that config.json describes."
                     )
                 refuse_non_finite(name, tensor, "the checkpoint")
-                own[name].data.copy_(tensor)
+                with torch.no_grad():  # not by `data`: a change must be seen, also in a server that runs
+                    own[name].copy_(tensor)
                 loaded.add(name)
 
         loaded |= self._load_base(base_weights())

@@ -15,9 +15,11 @@ from recurtrace.stages.cost import CostSettings, cost
 from recurtrace.stages.data import DataSettings, data
 from recurtrace.stages.distill import DistillSettings, distill
 from recurtrace.stages.evaluate import EvaluateSettings, evaluate
+from recurtrace.stages.explore import ExploreSettings, explore
 from recurtrace.stages.probe import ProbeSettings, probe
 from recurtrace.stages.report import ReportSettings, report
 from recurtrace.stages.sweep import SweepSettings, sweep
+from recurtrace.stages.trace import TraceSettings, trace
 from recurtrace.stages.train import pretrain, train
 
 __all__ = [
@@ -27,18 +29,22 @@ __all__ = [
     "DataSettings",
     "DistillSettings",
     "EvaluateSettings",
+    "ExploreSettings",
     "ProbeSettings",
     "ReportSettings",
     "SweepSettings",
+    "TraceSettings",
     "calibrate",
     "compare",
     "cost",
     "data",
     "distill",
     "evaluate",
+    "explore",
     "pretrain",
     "probe",
     "report",
     "sweep",
+    "trace",
     "train",
 ]

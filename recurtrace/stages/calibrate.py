@@ -57,13 +57,22 @@ class Calibrated:
 def calibrate(settings: CalibrateSettings) -> Calibrated:
     """Choose them, and write them into the model's folder."""
     from recurtrace.assets import refuse_embedded
+    from recurtrace.files import locked
+    from recurtrace.model.base import read_looped_config
+
+    refuse_embedded(settings.model)
+    read_looped_config(settings.model)  # there is one
+    with locked(settings.model):
+        return _calibrate(settings)
+
+
+def _calibrate(settings: CalibrateSettings) -> Calibrated:
     from recurtrace.halting.calibrate import calibrate as run
     from recurtrace.halting.policies import needed_arrays, signal_values
     from recurtrace.halting.rule import StoppingRule
     from recurtrace.model.heads import change_head, read_head
     from recurtrace.stages.model_sweep import read_sweep_of
 
-    refuse_embedded(settings.model)
     own = read_head(settings.model, settings.head) if settings.signal == "head" else None
     arrays = ["loss", "correct", *needed_arrays(settings.signal, own)]
     measured = read_sweep_of(settings.model, settings.sweep, arrays, settings.tasks)

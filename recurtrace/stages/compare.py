@@ -19,6 +19,9 @@ class CompareSettings(StageSettings):
     """Folder of a sweep of test items, with the same depths."""
     tasks: Names = []
     """Use only these tasks of the sweeps, separated by commas."""
+    every_threshold: bool = False
+    """Choose the thresholds of ACT and PonderNet on held-out items too, as the paper says of every method. Otherwise
+    they stop where stopping is likelier than going on."""
     out: Path | None = None
     """JSON file to write the analysis to; `report` reads it."""
 
@@ -32,17 +35,26 @@ def compare(settings: CompareSettings) -> "Analysis":
     from recurtrace.halting.oracle import Oracle
     from recurtrace.model.base import read_looped_config
     from recurtrace.model.heads import read_heads
-    from recurtrace.records import write_record
+    from recurtrace.records import Analysis, refuse_other_file, write_record
     from recurtrace.stages.model_sweep import read_sweep_of
 
+    if settings.out is not None:
+        refuse_other_file(settings.out, Analysis)
     config, heads = read_looped_config(settings.model), read_heads(settings.model)
     own = heads.get(None)
     training = training_of(own, config) if own is not None else DistillRecipe.check(default_settings(config), "config")
     heldout, test = (
         read_sweep_of(settings.model, folder, None, settings.tasks) for folder in (settings.heldout, settings.test)
     )
-    found = analyse(heldout, test, heads, oracle=Oracle.of(training), supervised=training.probe_depths)
-    found = replace(found, command=settings.command())
+    found = analyse(
+        heldout,
+        test,
+        heads,
+        oracle=Oracle.of(training),
+        supervised=training.probe_depths,
+        every_threshold=settings.every_threshold,
+    )
+    found = replace(found, command=settings.command(), base=config.base_model_name_or_path or "")
     if settings.out is not None:
         write_record(settings.out, found)
     return found

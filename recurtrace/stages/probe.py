@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field, NonNegativeInt, PositiveInt
 
-from recurtrace.stages.settings import OnDevice, Place, stage
+from recurtrace.recipe import Seed, Switch
+from recurtrace.stages.settings import Depths, OnDevice, Place, stage
 
 if TYPE_CHECKING:
     from recurtrace.records import BlockProbe
@@ -29,11 +30,15 @@ class ProbeSettings(OnDevice):
     """Examples to compare windows on; 0 ranks windows by distance instead."""
     loop_num_layers: PositiveInt = 3
     """Layers in the block."""
-    max_length: PositiveInt = 512
-    """Longest input, in tokens."""
+    windows: Depths = []
+    """First layers of the windows to compare, separated by commas: 15,18,27. Default: every window inside the span."""
+    max_length: PositiveInt | None = None
+    """Longest input, in tokens. Default: 512, or the positions of the base if it has fewer."""
+    extrapolate: Switch = False
+    """Allow a longer max_length than the base has positions."""
     batch_size: PositiveInt = 16
     """Inputs in one forward pass."""
-    seed: int = 0
+    seed: Seed = 0
     """Seed of the sample."""
     recipe: Path | None = None
     """Training recipe: also train the best windows for a short stage 1, and rank them by held-out loss."""
@@ -48,18 +53,23 @@ def probe(settings: ProbeSettings) -> "BlockProbe":
     from recurtrace.data.selection import gather, name_of
     from recurtrace.model.base import load_base, portable_name, read_base_config
     from recurtrace.model.loading import find_device
+    from recurtrace.model.positions import longest_input
     from recurtrace.model.tokenizer import load_tokenizer
     from recurtrace.probe.examples import probe_block
     from recurtrace.probe.window_trial import try_windows
+    from recurtrace.records import BlockProbe, refuse_other_file
     from recurtrace.report.figures import draw_probe
     from recurtrace.training.recipe import TrainRecipe
 
-    base = place(settings.base)
-    trial = TrainRecipe.read_with(settings.recipe, [f"model={base}"]) if settings.recipe is not None else None
-    read_base_config(base)  # refused before gigabytes are read
-    tokenizer = load_tokenizer(base)
+    base, trust = place(settings.base), {"trust_remote_code": settings.trust_remote_code}
+    changes = [f"model={base}", f"trust_remote_code={settings.trust_remote_code}"]
+    trial = TrainRecipe.read_with(settings.recipe, changes) if settings.recipe is not None else None
+    refuse_other_file(settings.out, BlockProbe)
+    config = read_base_config(base, **trust)  # refused before gigabytes are read
+    max_length = longest_input(config, settings.max_length, 512, settings.extrapolate)
+    tokenizer = load_tokenizer(base, **trust)
     examples = gather(settings.data, settings.data_dir, settings.inputs + settings.compare, settings.seed)
-    model, fingerprint = load_base(base, dtype=settings.dtype, device_map={"": find_device(settings.device)})
+    model, fingerprint = load_base(base, dtype=settings.dtype, device_map={"": find_device(settings.device)}, **trust)
     found = probe_block(
         model,
         tokenizer,
@@ -67,13 +77,14 @@ def probe(settings: ProbeSettings) -> "BlockProbe":
         inputs=settings.inputs,
         compare=min(settings.compare, len(examples) // 5),
         loop_num_layers=settings.loop_num_layers,
-        max_length=settings.max_length,
+        starts=settings.windows,
+        max_length=max_length,
         batch_size=settings.batch_size,
         seed=settings.seed,
     )
     found = replace(found, model=portable_name(base), base_fingerprint=fingerprint, data=name_of(settings.data))
     if trial is not None:
-        found = try_windows(found, trial, settings.train_windows)
+        found = try_windows(found, trial, len(settings.windows) or settings.train_windows)
     found.write(settings.out)
     draw_probe(settings.out, settings.out.with_suffix(".png"))
     return found

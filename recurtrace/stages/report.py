@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import ClassVar
 
+from pydantic import Field
+
 from recurtrace.stages.settings import StageSettings, stage
 
 
@@ -15,6 +17,8 @@ class ReportSettings(StageSettings):
     """Folder to write. Default: FOLDER/report."""
     title: str = "RecurTrace report"
     """Heading of the page."""
+    overwrite: bool = Field(default=False, exclude=True)
+    """Write into a folder that holds something other than a report."""
 
 
 @stage(ReportSettings)
@@ -22,4 +26,4 @@ def report(settings: ReportSettings) -> list[Path]:
     """Write Markdown, LaTeX, one self-contained page and the figures; returns what was written."""
     from recurtrace.report.render import report as run
 
-    return run(settings.folder, settings.out or settings.folder / "report", settings.title)
+    return run(settings.folder, settings.out or settings.folder / "report", settings.title, settings.overwrite)

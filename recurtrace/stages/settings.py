@@ -6,14 +6,15 @@ from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import BeforeValidator, PositiveInt
+from pydantic import BeforeValidator, Field, PositiveInt
 
 from recurtrace.depths import format_depths, parse_depths
-from recurtrace.recipe import Recipe, with_changes
+from recurtrace.recipe import Recipe, Seed, Switch, with_changes
 
 Result = TypeVar("Result")
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+EngineName = Literal["torch", "vllm"]
 
 
 def _names(value: Any) -> Any:
@@ -49,7 +50,7 @@ class StageSettings(Recipe):
         words = ["recurtrace", *(["data", "build"] if name == "data" else [name])]
         words += [str(getattr(self, field)) for field in self.arguments]
         for field, value in self:
-            if field not in self.arguments and value != type(self).model_fields[field].get_default(
+            if field not in (*self.arguments, "overwrite") and value != type(self).model_fields[field].get_default(
                 call_default_factory=True
             ):
                 words += _option(field, value)
@@ -72,6 +73,13 @@ class OnDevice(StageSettings):
     """Type of the weights; auto keeps that of the checkpoint."""
     device: str = "auto"
     """Device, such as cpu or cuda; auto takes the best available."""
+    trust_remote_code: bool = Field(default=False, exclude=True)
+    """Run code that comes with the model; only for models whose authors you trust."""
+
+    @property
+    def loading(self) -> dict[str, Any]:
+        """How its model is loaded."""
+        return {name: getattr(self, name) for name in ("dtype", "device", "trust_remote_code")}
 
 
 class OnExamples(OnDevice):
@@ -89,9 +97,13 @@ class OnExamples(OnDevice):
     """Number of examples of each task, stratified. Default: all of them."""
     batch_size: PositiveInt = 16
     """Examples in one batch."""
-    max_length: PositiveInt = 1024
-    """Longest example, in tokens."""
-    seed: int = 0
+    max_length: PositiveInt | None = None
+    """Longest example, in tokens. Default: 1,024, or the positions of the base if it has fewer."""
+    extrapolate: Switch = False
+    """Allow a longer max_length than the base has positions."""
+    depth_limit: PositiveInt | None = Field(default=None, exclude_if=lambda limit: limit is None)
+    """Deepest loop that may be asked for. Default: eight times the largest depth of training, and at least 64."""
+    seed: Seed = 0
     """Seed of the sample."""
 
 

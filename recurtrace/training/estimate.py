@@ -14,7 +14,7 @@ from recurtrace.model.cost import cost_of
 from recurtrace.model.labelled_loss import CHUNK_LOGITS
 from recurtrace.training.budget import training_macs
 from recurtrace.training.depth_sampler import DepthSampler
-from recurtrace.training.methods import freeze_for_stage_1, loop_config
+from recurtrace.training.methods import fitted, freeze_for_stage_1, loop_config, on_its_base
 from recurtrace.training.recipe import TrainRecipe
 
 _ADAM_BYTES = 8  # two moments in float32
@@ -37,6 +37,8 @@ class Estimate:
     flops_per_step: float
     """With a label at every position, since the data is not read; the LM head's part shrinks with the labels."""
     steps: int | None
+    max_length: int
+    """Tokens in one sequence, at most the base's positions."""
 
     def memory(self, processes: int = 1, shard_optimizer: bool = False, shard_weights: bool = False) -> int:
         """Bytes on one device when ZeRO-2 (`shard_optimizer`) or FSDP (`shard_weights` too) spreads them."""
@@ -45,8 +47,10 @@ class Estimate:
 
 
 def estimate(recipe: TrainRecipe) -> Estimate:
-    base_config = read_base_config(recipe.base, **({"revision": recipe.revision} if recipe.revision else {}))
+    recipe = on_its_base(recipe)
+    base_config = read_base_config(recipe.base, **recipe.hub)
     config = loop_config(recipe, base_config)
+    recipe = fitted(recipe, base_config)
     cost = cost_of(config)
     with torch.device("meta"):
         model = RecurTraceForCausalLM(config)
@@ -75,6 +79,7 @@ def estimate(recipe: TrainRecipe) -> Estimate:
         mean_depth=sum(depths) / len(depths),
         flops_per_step=2 * tokens_per_step * sum(macs) / len(macs),
         steps=recipe.steps,
+        max_length=recipe.max_length,
     )
 
 

@@ -2,22 +2,28 @@
 
 import copy
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from recurtrace.config_file import read_config_file
 from recurtrace.errors import RecurTraceError
 from recurtrace.model import RecurTraceConfig, RecurTraceForCausalLM
-from recurtrace.model.base import load_base, portable_name, read_base_config, read_looped_config
+from recurtrace.model.base import load_base, locate_base, portable_name, read_base_config, read_looped_config
 from recurtrace.model.checkpoint import ADAPTER_FILE
 from recurtrace.model.families import PRESET_NUM_LAYERS, choose_block
+from recurtrace.model.positions import longest_input
 from recurtrace.records import BlockProbe
 from recurtrace.training.recipe import TrainRecipe
 
 LORA_TOLERANCE = 0.02  # how far the adapter's size may be from the loop modules'
 _SHAPING = ("loop_attn_num_heads", "loop_attn_head_dim", "loop_qk_norm")
+_HOW_TO_CHOOSE = (
+    "set loop.loop_start in the recipe, or probe to a result of `recurtrace probe`, or model to a converted folder"
+)
 _LINEARS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 
 
@@ -27,12 +33,39 @@ def build_model(recipe: TrainRecipe) -> nn.Module:
     return METHODS[recipe.method](recipe)
 
 
+def on_its_base(recipe: TrainRecipe) -> TrainRecipe:
+    """A recipe whose model is a converted folder: it continues that folder, on the base that the folder names."""
+    folder = Path(recipe.base)
+    if recipe.start_from is not None or not (folder / "config.json").is_file():
+        return recipe
+    found = read_config_file(folder / "config.json", recipe.model)
+    if found["model_type"] != "recurtrace":
+        return recipe
+    if recipe.method in ("full", "adapter"):
+        raise RecurTraceError(
+            f"{recipe.model!r} is a looped model, and {recipe.method} trains a base; set model to it."
+        )
+    named = found.get("base_model_name_or_path")
+    if named is None or not (folder / ADAPTER_FILE).is_file():
+        raise RecurTraceError(f"{recipe.model!r} holds its base inside; set model to that base, and start_from to it.")
+    return recipe.model_copy(update={"model": locate_base(named, str(folder)), "start_from": folder})
+
+
+def fitted(recipe: TrainRecipe, base_config: PreTrainedConfig) -> TrainRecipe:
+    """The recipe with a length that the base has positions for."""
+    asked = recipe.max_length if "max_length" in recipe.model_fields_set else None
+    length = longest_input(base_config, asked, recipe.max_length, recipe.extrapolate)
+    return recipe.model_copy(update={"max_length": length})
+
+
 def loop_config(recipe: TrainRecipe, base_config: PreTrainedConfig) -> RecurTraceConfig:
     """The loop a recipe describes; for a method without loops, the one it is compared with."""
     fields = loop_fields(recipe)
     if recipe.start_from is not None:
-        fields.setdefault("loop_start", read_looped_config(recipe.start_from).loop_start)
-    start = choose_block(base_config, fields.pop("loop_start", None), fields.get("loop_num_layers", PRESET_NUM_LAYERS))
+        before = read_looped_config(recipe.start_from)
+        fields = {name: getattr(before, name) for name in ("loop_start", "loop_num_layers", *_SHAPING)} | fields
+    layers = fields.get("loop_num_layers", PRESET_NUM_LAYERS)
+    start = choose_block(base_config, fields.pop("loop_start", None), layers, _HOW_TO_CHOOSE)
     return RecurTraceConfig(text_config=base_config, loop_start=start, **fields)
 
 
@@ -96,7 +129,7 @@ def _continued(recipe: TrainRecipe, fields: dict[str, Any]) -> RecurTraceForCaus
 
 def _full(recipe: TrainRecipe) -> PreTrainedModel:
     """The same-budget baseline: every weight of the base, run once."""
-    read_base_config(recipe.base, **({"revision": recipe.revision} if recipe.revision else {}))
+    read_base_config(recipe.base, **recipe.hub)
     base, _ = load_base(recipe.base, **_loading(recipe, frozen=False))
     return base
 
@@ -146,8 +179,7 @@ def matched_ranks(config: RecurTraceConfig) -> dict[str, int]:
 def _loading(recipe: TrainRecipe, frozen: bool, revision: bool = True) -> dict[str, Any]:
     """A frozen base is held in the type it computes in; weights that are trained are held in float32."""
     options: dict[str, Any] = {"dtype": torch.bfloat16 if frozen and recipe.precision == "bf16" else torch.float32}
-    if recipe.revision and revision:
-        options["revision"] = recipe.revision
+    options |= {name: value for name, value in recipe.hub.items() if revision or name != "revision"}
     if recipe.attention:
         options["attn_implementation"] = recipe.attention
     return options

@@ -7,8 +7,9 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
 from recurtrace.assets import place
+from recurtrace.data.example import End
 from recurtrace.data.synthetic import PRETRAIN_STEPS, Sizes
-from recurtrace.recipe import Recipe
+from recurtrace.recipe import Recipe, Seed, Switch
 
 Method = Literal["loop", "plain_loop", "full", "adapter"]
 
@@ -22,7 +23,7 @@ class Optimization(Recipe):
     """Folder that relative paths start from, itself relative to the recipe. Default: the working directory."""
     out: Path
     """Folder of the run: checkpoints, the trained model, the budget."""
-    seed: int = Field(0, ge=0)
+    seed: Seed = 0
     steps: PositiveInt | None = None
     """Optimizer steps; or give epochs."""
     epochs: PositiveFloat | None = None
@@ -31,7 +32,13 @@ class Optimization(Recipe):
     micro_batch_size: PositiveInt = 2
     """Sequences in one forward pass of one process."""
     max_length: int = Field(1024, ge=32)
-    """Tokens in one packed sequence."""
+    """Tokens in one packed sequence. The default is capped at the positions of the base."""
+    extrapolate: Switch = False
+    """Allow a longer max_length than the base has positions."""
+    share_beginnings: bool = False
+    """Read a text once for all questions about it that follow each other in the data; not with flash attention."""
+    answer_end: End = "text"
+    """What follows an answer in training: the end of the text, or of the line, for a base that never saw the former."""
     learning_rate: PositiveFloat = 1e-4
     warmup: float = Field(0.03, ge=0, lt=1)
     """Share of the steps in which the learning rate rises; after that it falls as a cosine."""
@@ -53,6 +60,8 @@ class Optimization(Recipe):
     """Largest number of held-out examples that the loss is measured on."""
     report_to: list[str] = []
     """Trackers: tensorboard, wandb and so on."""
+    overwrite: bool = Field(default=False, exclude=True)
+    """Replace what the folder already holds; given with the command, not in a recipe."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -69,7 +78,8 @@ class TrainRecipe(Optimization):
     """A stage-1 run, or one of the baselines it is compared with."""
 
     model: str
-    """Hub id or folder of the base; embedded/base is the one that comes with the package."""
+    """Hub id or folder of the base, or a converted folder, whose loop modules are then trained on its base;
+    embedded/base is the one that comes with the package."""
     revision: str | None = None
     """Branch, tag or commit of a hub model."""
     method: Method = "loop"
@@ -88,11 +98,19 @@ class TrainRecipe(Optimization):
     attention: str | None = None
     """Attention implementation, e.g. flash_attention_2."""
     evaluate_depths: list[PositiveInt] = [1, 2, 4, 6, 8]
+    trust_remote_code: bool = Field(default=False, exclude=True)
+    """Run code that comes with the base; given with the command, not in a recipe."""
 
     @property
     def base(self) -> str:
         """Where the base is."""
         return place(self.model)
+
+    @property
+    def hub(self) -> dict[str, Any]:
+        """How it is read."""
+        revision = {"revision": self.revision} if self.revision else {}
+        return revision | ({"trust_remote_code": True} if self.trust_remote_code else {})
 
     @model_validator(mode="after")
     def _check_loop(self) -> Self:
@@ -105,6 +123,8 @@ class TrainRecipe(Optimization):
 
     @model_validator(mode="after")
     def _check_method(self) -> Self:
+        if self.share_beginnings and "flash" in str(self.attention):
+            raise ValueError("share_beginnings needs an attention that takes a mask, such as sdpa, not flash attention")
         if self.method in ("full", "adapter") and (self.train_block or self.start_from):
             raise ValueError(f"train_block and start_from are for looped models, not for {self.method}")
         if self.probe is not None and {"loop_start", "loop_num_layers"} & self.loop.keys():

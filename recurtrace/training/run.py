@@ -4,6 +4,7 @@ import logging
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,6 @@ import datasets
 import torch
 from torch import nn
 from transformers import PreTrainedTokenizerBase, Qwen3Config, Qwen3ForCausalLM, TrainerState, TrainingArguments
-from transformers.trainer_utils import get_last_checkpoint
 
 from recurtrace.data import little_world, stories
 from recurtrace.data.collate import padding_id
@@ -21,7 +21,7 @@ from recurtrace.data.mixture import read_examples, read_split
 from recurtrace.data.packing import PackCollator, open_packed, write_packed
 from recurtrace.data.sampling import stratified
 from recurtrace.errors import RecurTraceError
-from recurtrace.files import claim, load_manifest, write_json
+from recurtrace.files import STAGING, Kind, begin, claim, difference, load_manifest, locked
 from recurtrace.model import RecurTraceConfig, RecurTraceForCausalLM
 from recurtrace.model.base import read_base_config
 from recurtrace.model.checkpoint import WeightReader, weight_files
@@ -29,36 +29,47 @@ from recurtrace.model.cost import cost_of
 from recurtrace.model.tokenizer import load_tokenizer
 from recurtrace.records import BUDGET_FILE, Budget, write_record
 from recurtrace.training.budget import Clock, training_macs
+from recurtrace.training.checkpoints import has_trained, last_whole_checkpoint
 from recurtrace.training.depth_sampler import DepthSampler
-from recurtrace.training.methods import build_model, changes_base, loop_config
+from recurtrace.training.methods import build_model, changes_base, fitted, loop_config, on_its_base
 from recurtrace.training.recipe import Optimization, PretrainRecipe, TrainRecipe
-from recurtrace.training.trainer import STAGING, LoopTrainer
+from recurtrace.training.trainer import LoopTrainer
 
 logger = logging.getLogger(__name__)
 
 RECIPE_FILE = "recipe.json"
 MODEL_FOLDER = "model"
+ALIKE = 0.9999  # cosine of two rows of the LM head that cannot be told apart
+RUN = Kind("run", RECIPE_FILE, ("checkpoint-*", STAGING, "packed", MODEL_FOLDER, "history.json", BUDGET_FILE))
 _PATIENCE = 6 * 3600  # seconds that processes wait for the one that tokenises
 
 
 def train(recipe: TrainRecipe) -> Path:
     """Run stage 1 or a baseline; returns the folder of the trained model."""
-    hub = {"revision": recipe.revision} if recipe.revision else {}
+    recipe = on_its_base(recipe)
     read_split(recipe.data, "train")  # refused before anything is written
     if not (held_out := stratified(read_examples(recipe.data, "heldout"), recipe.evaluate_on, recipe.seed)):
         raise RecurTraceError(
             f"the mixture {str(recipe.data)!r} has no held-out examples; build it with heldout above 0."
         )
-    loop_config(recipe, read_base_config(recipe.base, **hub))
-    tokenizer = load_tokenizer(recipe.base, **hub)
+    base_config = read_base_config(recipe.base, **recipe.hub)
+    loop_config(recipe, base_config)
+    recipe = fitted(recipe, base_config)
+    tokenizer = load_tokenizer(recipe.base, **recipe.hub)
     arguments = training_arguments(recipe)
-    with arguments.main_process_first(local=False, desc="the run's folder"):
-        if (done := _begin(recipe)) is not None:
-            return done
+    with _own_folder(recipe, arguments) as finished:
+        return recipe.out / MODEL_FOLDER if finished else _train(recipe, arguments, tokenizer, held_out)
+
+
+def _train(
+    recipe: TrainRecipe, arguments: TrainingArguments, tokenizer: PreTrainedTokenizerBase, held_out: list[Example]
+) -> Path:
     with arguments.main_process_first(local=False, desc="tokenising"):
         training_data = _packed(recipe, "train", lambda: _shuffled(recipe), tokenizer)
         heldout_data = _packed(recipe, "heldout", lambda: held_out, tokenizer, len(held_out))
     model = build_model(recipe)
+    if recipe.answer_end == "text" and recipe.method != "full":
+        _refuse_unwritable(model, tokenizer)
     sampler = DepthSampler.of(model.config, recipe.seed) if isinstance(model, RecurTraceForCausalLM) else None
     return _run(
         recipe,
@@ -73,12 +84,25 @@ def train(recipe: TrainRecipe) -> Path:
     )
 
 
+def _refuse_unwritable(model: Any, tokenizer: PreTrainedTokenizerBase) -> None:
+    """A frozen head writes no token whose row is that of others, as those of tokens it never saw can be."""
+    rows = model.get_output_embeddings().weight.detach().float()
+    alike = int((torch.cosine_similarity(rows, rows[tokenizer.eos_token_id][None]) > ALIKE).sum())
+    if alike > 1:
+        raise RecurTraceError(
+            f"the base cannot write its end of text {tokenizer.eos_token!r}: {alike - 1:,} other tokens have the same "
+            "row in its LM head; set answer_end: line."
+        )
+
+
 def pretrain(recipe: PretrainRecipe) -> Path:
     """Make a small base from nothing; returns its folder."""
     arguments = training_arguments(recipe)
-    with arguments.main_process_first(local=False, desc="the run's folder"):
-        if (done := _begin(recipe)) is not None:
-            return done
+    with _own_folder(recipe, arguments) as finished:
+        return recipe.out / MODEL_FOLDER if finished else _pretrain(recipe, arguments)
+
+
+def _pretrain(recipe: PretrainRecipe, arguments: TrainingArguments) -> Path:
     if recipe.world == "stories":
         tokenizer = stories.build_tokenizer()
         read = partial(stories.texts, turns=recipe.turns, rhymes=recipe.rhymes)
@@ -178,13 +202,13 @@ def _run(
         )
     if arguments.should_save:
         shutil.rmtree(recipe.out / STAGING, ignore_errors=True)  # what a killed run was writing
-    attention = str(getattr(recipe, "attention", None))
-    last = get_last_checkpoint(str(recipe.out))
-    clock = Clock.read(Path(last) if last else None)
+    one_row = "flash" in str(getattr(recipe, "attention", None))
+    last = last_whole_checkpoint(recipe.out)
+    clock = Clock.read(last)
     trainer = LoopTrainer(
         model,
         arguments,
-        PackCollator(recipe.max_length, padding_id(tokenizer), one_row="flash" in attention),
+        PackCollator(recipe.max_length, padding_id(tokenizer), one_row, recipe.share_beginnings),
         tokenizer,
         clock,
         train_dataset=training_data,
@@ -197,12 +221,16 @@ def _run(
             "started the run."
         )
     if last is not None and _trained_to_the_end(last) and not trainer.is_fsdp_enabled:
-        trainer.restore(last)
+        trainer.restore(str(last))
     else:
-        trainer.train(resume_from_checkpoint=last)
+        trainer.train(resume_from_checkpoint=str(last) if last is not None else None)
     trainer.evaluate()
     folder = recipe.out / MODEL_FOLDER
     trainer.save_model(str(folder))
+    if arguments.should_save and isinstance(recipe, TrainRecipe) and recipe.method == "adapter":
+        from recurtrace.model.peft_adapter import write_base
+
+        write_base(folder, recipe.base, **recipe.hub)
     if arguments.should_save:
         trainer.state.save_to_json(str(recipe.out / "history.json"))
         write_record(recipe.out / BUDGET_FILE, _budget(recipe, trainer, training_data))
@@ -223,7 +251,8 @@ def _budget(recipe: Optimization, trainer: LoopTrainer, data: datasets.Dataset) 
     cost = cost_of(config)
     sample = data.select(range(min(len(data), 2000)))
     lengths = [length for row in sample["lengths"] for length in row]
-    context = sum(length**2 for length in lengths) / sum(lengths) / 2
+    begins = [begin for row in sample["begins"] for begin in row]
+    context = sum(n * (before + n / 2) for n, before in zip(lengths, begins, strict=True)) / sum(lengths)
     prompts = sum(length for row in sample["prompt_lengths"] for length in row)
     labelled = (sum(lengths) - prompts) / (len(sample) * recipe.max_length)
     passes = _forward_passes(len(data), state.max_steps, arguments)
@@ -245,8 +274,14 @@ def _budget(recipe: Optimization, trainer: LoopTrainer, data: datasets.Dataset) 
         seconds=trainer.clock.seconds,
         peak_bytes=trainer.clock.peak_bytes,
         processes=arguments.world_size,
-        device=str(arguments.device),
+        device=torch.cuda.get_device_name(arguments.device)
+        if arguments.device.type == "cuda"
+        else str(arguments.device),
         precision=recipe.precision,
+        micro_batch_size=recipe.micro_batch_size,
+        learning_rate=recipe.learning_rate,
+        layers=cost.layers,
+        looped_layers=cost.looped_layers,
     )
 
 
@@ -260,24 +295,35 @@ def _forward_passes(rows: int, steps: int, arguments: TrainingArguments) -> Iter
         yield from (step * per_step + number for number in range(min(per_step, left)))
 
 
-def _trained_to_the_end(checkpoint: str) -> bool:
-    state = TrainerState.load_from_json(os.path.join(checkpoint, "trainer_state.json"))
+def _trained_to_the_end(checkpoint: Path) -> bool:
+    state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
     return state.global_step >= state.max_steps
 
 
-def _begin(recipe: Optimization) -> Path | None:
-    """Claim the run's folder, or find the run finished."""
-    file, what = recipe.out / RECIPE_FILE, recipe.model_dump(mode="json")
+@contextmanager
+def _own_folder(recipe: Optimization, arguments: TrainingArguments) -> Iterator[bool]:
+    """Lock and claim the run's folder; whether the run is finished. Of several processes the first does it for all."""
+    main = arguments.process_index == 0
+    with locked(recipe.out) if main else nullcontext():
+        with arguments.main_process_first(local=False, desc="the run's folder"):
+            finished = _begin(recipe, recipe.overwrite and main)
+        if finished:
+            logger.info("%s is finished already.", recipe.out)
+        yield finished
+
+
+def _begin(recipe: Optimization, overwrite: bool) -> bool:
+    file, fields = recipe.out / RECIPE_FILE, recipe.model_dump(mode="json")
+    begun = load_manifest(file, RUN.name, "recurtrace train") if file.is_file() else {}
+    known = begun.keys() | recipe.model_dump(exclude_defaults=True).keys()  # an older version had fewer fields
+    what = {name: value for name, value in fields.items() if name in known and name != "root"}
     finished = (recipe.out / BUDGET_FILE).is_file()
-    trained = finished or any(recipe.out.glob("checkpoint-*"))
-    if file.is_file() and not trained and load_manifest(file, "run", "recurtrace train") != what:
-        shutil.rmtree(recipe.out)  # begun with another recipe, but nothing was trained
-    if claim(recipe.out, RECIPE_FILE, what, "run") is None:
-        write_json(file, what)
-        return None
-    if finished:
-        logger.info("%s is finished already.", recipe.out)
-    return recipe.out / MODEL_FOLDER if finished else None
+    if begun and not has_trained(recipe.out):  # another recipe may replace it
+        overwrite = overwrite or difference(begun, what, recipe.paths) is not None
+    if claim(recipe.out, RUN, what, overwrite, recipe.paths) is None:
+        begin(recipe.out, RUN, fields)
+        return False
+    return finished
 
 
 def _packed(
@@ -289,16 +335,20 @@ def _packed(
 ) -> datasets.Dataset:
     file = recipe.out / "packed" / f"{name}.arrow"
     if not file.is_file():
-        lengths = write_packed(examples(), count, tokenizer, recipe.max_length, file)
+        share, end = recipe.share_beginnings, recipe.answer_end
+        lengths = write_packed(examples(), count, tokenizer, recipe.max_length, file, share, end)
         logger.info("%s: %s", name, lengths)
     return open_packed(file)
 
 
 def _shuffled(recipe: TrainRecipe) -> Iterable[Example]:
-    """Training examples in the seed's order, without holding them in memory."""
+    """Training examples in the seed's order, without holding them in memory.
+
+    Those that share a beginning are neighbours in the data and stay so; the trainer shuffles the packed rows.
+    """
     files = [str(file) for file in read_split(recipe.data, "train")]
-    rows = datasets.Dataset.from_parquet(files, cache_dir=str(recipe.out / "packed" / "cache")).shuffle(
-        seed=recipe.seed
-    )
+    rows = datasets.Dataset.from_parquet(files, cache_dir=str(recipe.out / "packed" / "cache"))
+    if not recipe.share_beginnings:
+        rows = rows.shuffle(seed=recipe.seed)
     for row in rows:
         yield Example(id=row["id"], task=row["task"], prompt=row["prompt"], answer=row["answer"])

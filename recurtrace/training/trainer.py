@@ -7,7 +7,6 @@ that appear whole or not at all, and a stop at the first loss that is not finite
 
 import math
 import os
-import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,13 +27,13 @@ from transformers.trainer_utils import rotate_checkpoints
 from recurtrace.data.collate import IGNORED
 from recurtrace.data.packing import PackCollator
 from recurtrace.errors import RecurTraceError
+from recurtrace.files import STAGING
 from recurtrace.model import RecurTraceForCausalLM
 from recurtrace.model.checkpoint import ADAPTER_FILE, WeightReader, read_adapter, weight_files
 from recurtrace.model.labelled_loss import accept_return_logits
 from recurtrace.training.budget import Clock
+from recurtrace.training.checkpoints import publish
 from recurtrace.training.depth_sampler import DepthSampler
-
-STAGING = ".saving"
 
 
 class DepthProgress(ProgressCallback):
@@ -187,8 +186,7 @@ class LoopTrainer(Trainer):
         if self.args.should_save:
             name = f"checkpoint-{self.state.global_step}"
             self.clock.write(out / STAGING / name, self.launched)
-            shutil.rmtree(out / name, ignore_errors=True)
-            os.replace(out / STAGING / name, out / name)
+            publish(out / STAGING / name, out / name)
             rotate_checkpoints(output_dir=str(out), save_total_limit=self.args.save_total_limit)
         self.accelerator.wait_for_everyone()
 

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from recurtrace import RecurTraceForCausalLM
 from recurtrace.cli import app
 from recurtrace.cli.fields import CONFIG_SOURCE, documented_fields
+from recurtrace.errors import RecurTraceError
 from tests.conftest import VOCABULARY, byte_tokenizer, stir, tiny_base
 
 runner = CliRunner(env={"COLUMNS": "200"})
@@ -62,6 +63,48 @@ def test_convert_is_deterministic(base, tmp_path):
         run("convert", base, "--out", tmp_path / name, "--loop-start", 1, "--seed", seed)
     files = [(tmp_path / name / "recurtrace.safetensors").read_bytes() for name in "abc"]
     assert files[0] == files[1] != files[2]
+
+
+def test_convert_does_not_replace_what_is_there(base, tmp_path):
+    out = tmp_path / "out"
+    convert = ("convert", base, "--out", out, "--loop-start", 1)
+    run(*convert)
+    stir(RecurTraceForCausalLM.from_pretrained(out)).save_pretrained(out)
+    (out / "calibration").mkdir()
+    (out / "calibration" / "head.json").write_text("{}")
+    trained = (out / "recurtrace.safetensors").read_bytes()
+    with pytest.raises(RecurTraceError, match="already holds a model; choose another folder, or pass --overwrite"):
+        run(*convert)
+    assert (out / "recurtrace.safetensors").read_bytes() == trained
+    (out / "notes.txt").write_text("mine")
+    run(*convert, "--overwrite")
+    assert (out / "recurtrace.safetensors").read_bytes() != trained
+    assert not (out / "calibration").exists()
+    assert (out / "notes.txt").read_text() == "mine"
+
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "README.md").write_text("mine")
+    with pytest.raises(RecurTraceError, match="is not empty and holds no model"):
+        run("convert", base, "--out", mine, "--loop-start", 1)
+    assert [file.name for file in mine.iterdir()] == ["README.md"]
+    for options in ((), ("--merge-base",)):
+        with pytest.raises(RecurTraceError, match="full checkpoint|another model"):  # a base, whatever was passed
+            run("convert", base, "--out", base, "--loop-start", 1, "--overwrite", *options)
+
+
+def test_results_do_not_replace_other_files(looped_folder, tmp_path):
+    (tmp_path / "thesis.json").write_text('{"chapters": 7}')
+    for command in (
+        ("cost", looped_folder),
+        ("trace", looped_folder, "a"),
+        ("compare", looped_folder, "--heldout", tmp_path, "--test", tmp_path),
+        ("probe", "embedded/base"),
+    ):
+        with pytest.raises(RecurTraceError, match="It is not overwritten; choose another --out"):
+            run(*command, "--out", tmp_path / "thesis.json")
+        with pytest.raises(RecurTraceError, match="is a folder; name a file"):
+            run(*command, "--out", tmp_path)
 
 
 def test_convert_merged(base, tmp_path):

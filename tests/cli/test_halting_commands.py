@@ -10,6 +10,7 @@ from recurtrace.data.little_world import build_tokenizer
 from recurtrace.data.mixture import MixtureRecipe, build
 from recurtrace.data.synthetic import Sizes
 from recurtrace.errors import RecurTraceError
+from recurtrace.files import locked
 from recurtrace.halting.policies import signal_values, stop_depths
 from recurtrace.halting.sweep_files import read_sweep
 from recurtrace.model.heads import read_head
@@ -49,6 +50,31 @@ def test_a_sweep_of_a_mixtures_test_has_its_sizes_and_its_mark(place):
     assert all("/test/" in item.id for item in test.items)
     assert len(test) == 48
     assert read_sweep(place / "heldout").manifest.examples == 80
+
+
+def test_a_copy_goes_to_a_folder_of_its_own(place, tmp_path):
+    distill = ("distill", place / "model", "--sweep", place / "train", "--set", "steps=2", "--out", tmp_path / "copy")
+    (tmp_path / "copy").mkdir()
+    (tmp_path / "copy" / "notes.txt").write_text("mine")
+    with pytest.raises(RecurTraceError, match="is not empty and holds no model"):
+        run(*distill)
+    run(*distill, "--overwrite")
+    calibration = tmp_path / "copy" / "calibration" / "head.json"
+    run("calibrate", tmp_path / "copy", "--sweep", place / "heldout")
+    assert calibration.is_file()
+    run(*distill)  # into the copy that is there; the threshold was the other head's
+    assert not calibration.exists()
+    model = stir(RecurTraceForCausalLM.from_pretrained(tmp_path / "copy"), seed=5)
+    model.save_pretrained(tmp_path / "copy")
+    with pytest.raises(RecurTraceError, match="already holds another model than .* pass --overwrite"):
+        run(*distill)
+    run(*distill, "--overwrite")
+    assert (tmp_path / "copy" / "notes.txt").read_text() == "mine"
+    with (
+        locked(tmp_path / "copy"),
+        pytest.raises(RecurTraceError, match="is being written by another process"),
+    ):
+        run("calibrate", tmp_path / "copy", "--sweep", place / "heldout")
 
 
 def test_distill_calibrate_compare(place, tmp_path):

@@ -54,6 +54,12 @@ def test_plain_number():
     [
         ("text", " The Eiffel Tower.", "Eiffel tower", True),
         ("text", "Paris, France", "Paris", False),
+        ("text", "A", "AN", False),
+        ("text", "The A", "a", False),
+        ("exact", " AN ", "AN", True),
+        ("exact", "A", "AN", False),
+        ("exact", "an", "AN", False),
+        ("math", "1e9999999", "1", False),
         ("number", " 1,200 dollars", "1200", True),
         ("number", "12.0", "12", True),
         ("number", "-7", "7", False),

@@ -164,3 +164,23 @@ class TestFolders:
         (tmp_path / "openai__gsm8k/main/test.jsonl").write_text('{"question": "?", ')
         with pytest.raises(RecurTraceError, match="line 1 of .* is not JSON"):
             load("gsm8k", "test", tmp_path)
+
+
+def test_a_dataset_that_is_a_script_is_read_from_its_conversion(monkeypatch):
+    asked = []
+
+    def load_dataset(place, *config, **options):
+        asked.append((place, options.get("data_files")))
+        if place == "wics/strategy-qa":
+            raise RuntimeError("Dataset scripts are no longer supported, but found strategy-qa.py")
+        return [{"question": f"{i}?", "answer": True} for i in range(20)]
+
+    monkeypatch.setattr("datasets.load_dataset", load_dataset)
+    assert load("strategyqa", "train").examples[0].answer == "yes"
+    assert asked[1] == (
+        "parquet",
+        "hf://datasets/wics/strategy-qa@refs%2Fconvert%2Fparquet/default/train/*.parquet",
+    )
+    monkeypatch.setattr("datasets.load_dataset", lambda *_, **__: (_ for _ in ()).throw(RuntimeError("gone")))
+    with pytest.raises(RecurTraceError, match="could not be loaded from the hub: gone"):
+        load("strategyqa", "train")

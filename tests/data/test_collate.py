@@ -6,9 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recurtrace import RecurTraceError
+from recurtrace.data import stories
 from recurtrace.data.collate import IGNORED, MIN_PROMPT, Encoded, Encoder, collate_padded
 from recurtrace.data.example import Example
-from recurtrace.data.packing import collate_packed, pack
+from recurtrace.data.packing import PackCollator, collate_packed, open_packed, pack, share_beginnings, write_packed
 from recurtrace.data.synthetic import training_items
 from tests.conftest import byte_tokenizer, tiny_looped
 
@@ -27,7 +28,7 @@ def test_labels_are_on_the_answer_only(bos):
     assert tokenizer.decode(answer[:-1]) == " 4"
     assert answer[-1] == EOS
     assert one.input_ids[: one.prompt_length] == tokenizer("Question: 2+2?\nAnswer:")["input_ids"]
-    (bare,) = Encoder(tokenizer, 64, end=False)([example("Question: 2+2?\nAnswer:", "4")])
+    (bare,) = Encoder(tokenizer, 64, end=None)([example("Question: 2+2?\nAnswer:", "4")])
     assert bare.input_ids == one.input_ids[:-1]
 
 
@@ -72,13 +73,13 @@ def test_impossible_settings():
     with pytest.raises(RecurTraceError, match="no end-of-text token"):
         Encoder(endless, 64)
     with pytest.raises(RecurTraceError, match="an example of 9 tokens does not fit in 8"):
-        list(pack([Encoded([3] * 9, 4)], 8))
+        list(pack([[Encoded([3] * 9, 4)]], 8))
 
 
 @given(st.lists(st.integers(1, 32), max_size=300))
 def test_packing_loses_nothing_and_wastes_little(sizes):
     items = [Encoded([number] * size, 0) for number, size in enumerate(sizes)]
-    packs = list(pack(items, 32))
+    packs = list(pack(([item] for item in items), 32))
     assert sorted(item.input_ids for members in packs for item in members) == [item.input_ids for item in items]
     assert all(sum(len(item.input_ids) for item in members) <= 32 for members in packs)
     assert len(packs) <= 2 * sum(sizes) / 32 + 1
@@ -90,7 +91,7 @@ def test_packed_logits_equal_separate_logits():
     tokenizer = byte_tokenizer(bos=True)
     examples = [item for task in ("arithmetic", "symbolic") for item in training_items(task, 4, seed=3)]
     encoded = Encoder(tokenizer, 256)(examples)
-    packs = list(pack(encoded, 256))
+    packs = list(pack(([item] for item in encoded), 256))
     assert max(len(members) for members in packs) > 1
     batch = collate_packed(packs, 256, tokenizer.pad_token_id)
     for loops in (1, 3):
@@ -115,7 +116,7 @@ def test_one_row_for_flash_attention():
     """Flash attention finds restarting positions in a batch of one row only."""
     model = tiny_looped(vocab_size=300)
     encoded = Encoder(byte_tokenizer(), 128)(list(training_items("arithmetic", 6, seed=3)))
-    packs = list(pack(encoded, 128))
+    packs = list(pack(([item] for item in encoded), 128))
     rows, one = collate_packed(packs, 128, 0), collate_packed(packs, 128, 0, one_row=True)
     assert one["input_ids"].shape == (1, 128 * len(packs))
     with torch.no_grad():
@@ -123,6 +124,37 @@ def test_one_row_for_flash_attention():
     model.config.text_config._attn_implementation = "flash_attention_2"
     with pytest.raises(RecurTraceError, match="only in a batch of one row"):
         model(**rows, loops=3)
+
+
+def test_a_shared_beginning_is_computed_once_with_the_loss_of_separate_examples(tmp_path):
+    model = tiny_looped(vocab_size=512)
+    tokenizer = stories.build_tokenizer()
+    examples = list(stories.training_items("where_thing", 40, seed=3))
+    encoded = Encoder(tokenizer, 256)(examples)
+    write_packed(examples, None, tokenizer, 256, tmp_path / "train.arrow", share=True)
+    rows = [*open_packed(tmp_path / "train.arrow")]
+    batch = PackCollator(256, tokenizer.pad_token_id, share=True)(rows)
+    names = batch.pop("names")
+    assert sorted(name for row in names for name in row if name) == sorted(example.id for example in examples)
+    assert sum(map(len, (row["input_ids"] for row in rows))) < 0.3 * sum(len(item.input_ids) for item in encoded)
+    alone = collate_padded(encoded, tokenizer.pad_token_id)
+    alone.pop("prompt_mask")
+    for loops in (1, 3):
+        with torch.no_grad():
+            torch.testing.assert_close(model(**batch, loops=loops).loss, model(**alone, loops=loops).loss)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 12), st.integers(1, 12)), max_size=20))
+def test_pieces_put_together_are_the_examples(drawn):
+    items = [Encoded([kind] * same + [9] * rest + [5], same + rest) for kind, same, rest in drawn]
+    found = []
+    for unit in share_beginnings(items, 64):
+        beginning = unit[0].input_ids if len(unit) > 1 else []
+        pieces = unit[1:] if beginning else unit
+        assert sum(len(piece.input_ids) for piece in unit) <= 64
+        assert all(piece.begins == len(beginning) for piece in pieces)
+        found += [Encoded(beginning + piece.input_ids, piece.begins + piece.prompt_length) for piece in pieces]
+    assert found == items
 
 
 @pytest.mark.parametrize("side", ["left", "right"])

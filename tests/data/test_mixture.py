@@ -62,6 +62,25 @@ def test_what_is_written(tmp_path, data_dir):
     ]
 
 
+def test_fewer_held_out_examples_than_asked_for_are_said(tmp_path, data_dir, caplog):
+    manifest = build(recipe(heldout=30), tmp_path / "out", data_dir)
+    assert manifest["sources"]["gsm8k"]["heldout"] == 5
+    assert "gsm8k: 5 examples are held out, not 30: never more than a tenth of its 50 examples." in caplog.messages
+    caplog.clear()
+    build(recipe(heldout=2), tmp_path / "other", data_dir)
+    assert not caplog.messages
+
+
+def test_a_mixture_without_examples_is_refused(tmp_path, data_dir):
+    file = data_dir / "openai__gsm8k" / "main" / "train.jsonl"
+    file.write_text((file.parent / "test.jsonl").read_text())  # the audit removes them all
+    fields = {"sources": [{"task": "gsm8k"}], "audit": ["gsm8k"]}
+    with pytest.raises(RecurTraceError, match="has no training example: the audit removed them all"):
+        build(recipe(**fields), tmp_path / "out", data_dir)
+    with pytest.raises(RecurTraceError, match="is not finished"):
+        read_split(tmp_path / "out", "train")
+
+
 def test_identical_when_repeated(tmp_path, data_dir):
     for name in ("one", "two"):
         build(recipe(), tmp_path / name, data_dir)
@@ -183,7 +202,7 @@ def test_recipes_are_checked(fields, message):
 def test_recipe_files(tmp_path):
     for text, message in (
         ("sources: [", "is not YAML"),
-        ("just text", "holds no fields; it needs sources, seed"),
+        ("just text", "holds no fields; it needs sources"),
     ):
         (tmp_path / "recipe.yaml").write_text(text)
         with pytest.raises(RecurTraceError, match=message):

@@ -98,3 +98,25 @@ def test_counts_are_in_all_or_of_each_task():
 def test_how_results_call_their_data(place):
     assert name_of(str(place / "mixture")) == "mixture"
     assert name_of("gsm8k,math") == "gsm8k,math"
+
+
+def test_a_task_outside_of_the_mixture_has_a_part_of_its_training_data_held_out(place):
+    record = RECORDS["arc_challenge"][0]
+    for split, count in (("train", 60), ("test", 8)):
+        file = place / "data" / "allenai__ai2_arc" / "ARC-Challenge" / f"{split}.jsonl"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        lines = [varied(record, f"{split}{i}") for i in range(count)]
+        file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    mixture, only = str(place / "mixture"), ["arithmetic", "arc_challenge"]
+    found = {split: gather(mixture, place / "data", split=split, only=only) for split in ("train", "heldout", "test")}
+    own = {split: {e.id for e in of if e.task == "arc_challenge"} for split, of in found.items()}
+    assert [len(own[split]) for split in ("train", "heldout", "test")] == [
+        60 - len(own["heldout"]),
+        len(own["heldout"]),
+        8,
+    ]
+    assert not own["train"] & own["heldout"]
+    assert 4 <= len(own["heldout"]) <= 24
+    assert {e.task for e in found["heldout"]} == set(only)
+    with pytest.raises(RecurTraceError, match="mmlu has no training data of its own"):
+        gather(mixture, place / "data", split="heldout", only=["mmlu"])

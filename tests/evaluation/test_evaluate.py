@@ -13,6 +13,7 @@ from recurtrace.data.synthetic import Sizes, item
 from recurtrace.errors import RecurTraceError
 from recurtrace.evaluation import evaluate as module
 from recurtrace.evaluation.evaluate import evaluate
+from recurtrace.files import locked
 from recurtrace.records import read_evaluation
 from tests.conftest import byte_tokenizer, tiny_looped
 
@@ -98,6 +99,29 @@ def test_a_killed_evaluation_goes_on(found, model, tokenizer, examples, tmp_path
         assert [r.nll for r in one.results] == pytest.approx([r.nll for r in other.results], rel=1e-5)
 
 
+def test_a_folder_wedged_by_two_processes_is_repaired(model, tokenizer, examples, tmp_path):
+    """As an older version left it: records twice, one inside another, the last cut off."""
+    evaluate(model, tokenizer, examples, tmp_path / "e", [1], batch_size=5)
+    (file,) = (tmp_path / "e").glob("records*")
+    whole = file.read_text()
+    lines = whole.splitlines(keepends=True)
+    mixed = lines[9][:40] + lines[9] + lines[9][40:]
+    file.write_text("".join([*lines[:3], *lines[:9], mixed, *lines[10:], lines[0][:30]]))
+    with pytest.raises(RecurTraceError, match="is not a record; run `recurtrace evaluate` again"):
+        read_evaluation(tmp_path / "e")
+    file.write_text("".join([*lines, *lines[:9]]))
+    with pytest.raises(RecurTraceError, match="has 25 of 16 items; run `recurtrace evaluate` again"):
+        read_evaluation(tmp_path / "e")
+    file.write_text("".join([*lines[:3], *lines[:9], mixed, *lines[10:], lines[0][:30]]))
+    evaluate(model, tokenizer, examples, tmp_path / "e", [1], batch_size=5)
+    assert sorted(file.read_text().splitlines()) == sorted(whole.splitlines())
+
+
+def test_one_evaluation_at_a_time(model, tokenizer, examples, tmp_path):
+    with locked(tmp_path / "e"), pytest.raises(RecurTraceError, match="is being written by another process"):
+        evaluate(model, tokenizer, examples[:2], tmp_path / "e", [1])
+
+
 def test_no_logit_is_made_that_is_not_read(found, model, tokenizer, examples, tmp_path):
     """At chosen depths alone, the LM head sees every answer position once: at its example's own depth."""
     positions = []
@@ -125,6 +149,11 @@ def test_another_evaluation_in_the_folder_is_refused(model, tokenizer, examples,
         evaluate(model, tokenizer, examples[:2], tmp_path / "e", [2])
     with pytest.raises(RecurTraceError, match="different items"):
         evaluate(model, tokenizer, examples[:3], tmp_path / "e", [1])
+    evaluate(model, tokenizer, examples[:2], tmp_path / "e", [1], about={"model": "elsewhere"})  # it was renamed
+    evaluate(model, tokenizer, examples[:2], tmp_path / "e", [2], overwrite=True)
+    assert read_evaluation(tmp_path / "e").manifest.loops == ["2"]
+    with pytest.raises(RecurTraceError, match="two examples have the same id"):
+        evaluate(model, tokenizer, examples[:1] * 2, tmp_path / "f", [1])
 
 
 def test_bad_requests_get_a_sentence(model, tokenizer, examples, tmp_path):

@@ -65,6 +65,17 @@ def test_every_method_gets_its_depths():
     assert list(found)[-2:] == ["ceiling-correct", "ceiling-loss"]
 
 
+def test_every_threshold_can_be_chosen_on_heldout_items():
+    """A head of ACT that knows the hard items but never says more than one half of them."""
+    heldout, test = made("heldout", 0), made("test", 1)
+    heads = {"act": head(1.0, -2.0, "act")}
+    own, chosen = (by_name(compare(heldout, test, heads, every_threshold=every)) for every in (False, True))
+    assert (own["act"].threshold, own["act"].mean_depth) == (0.5, 1.0)
+    assert chosen["act"].threshold < 0.5
+    assert chosen["act"].accuracy == chosen["act-floor"].accuracy == 1.0
+    assert chosen["calm-margin"].threshold == own["calm-margin"].threshold
+
+
 def test_heads_under_other_names_have_rows_of_their_own():
     heads = {None: head(2.0), "act-0.1": head(0.0, -9.0, "act"), "mathqa": head(2.0)}
     found = by_name(compare(made("heldout", 0), made("test", 1), heads))

@@ -78,6 +78,29 @@ def test_scaling_is_folded_into_the_head():
     assert heads[0].weight.abs().max() > 100 * heads[1].weight.abs().max()
 
 
+def test_plain_adamw_as_the_paper_has_it():
+    """Two steps of it by hand, from zero, on the states as they are; 3e-4 hardly moves a head at unit variance."""
+    sweep, recipe = made(), settings(standardize=False, steps=2, warmup=0.0, batch_size=N)
+    found = distill(sweep, recipe).head
+    head = torch.nn.Linear(D, 1)
+    for parameter in head.parameters():
+        torch.nn.init.zeros_(parameter)
+    optimizer = torch.optim.AdamW(head.parameters(), lr=3e-4, weight_decay=0.01)
+    states, columns = torch.from_numpy(sweep["state_mean"]), [depth - 1 for depth in recipe.probe_depths]
+    labels = torch.from_numpy(
+        np.array([sweep["loss"][:, t + 1 :].min(1) < sweep["loss"][:, t] - 0.01 for t in columns])
+    )
+    for _ in range(2):  # the cosine begins with the second
+        loss = torch.nn.functional.binary_cross_entropy_with_logits(head(states)[:, columns, 0], labels.T.float())
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(head.parameters(), 1.0)
+        optimizer.step()
+    torch.testing.assert_close(found.weight, head.weight.detach(), atol=1e-6, rtol=1e-4)
+    torch.testing.assert_close(found.bias, head.bias.detach(), atol=1e-6, rtol=1e-4)
+    assert signal_values(sweep, "head", distill(made(), settings(standardize=False)).head).std() < 0.2
+
+
 def test_a_seed_gives_the_same_head_and_another_seed_another():
     first, again, other = (distill(made(), settings(steps=5, seed=seed)).head.weight for seed in (0, 0, 1))
     assert torch.equal(first, again)

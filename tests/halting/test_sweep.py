@@ -1,6 +1,10 @@
 """One unroll measures what the model does at each depth alone, and a killed sweep goes on."""
 
+import copy
 import json
+import runpy
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -10,11 +14,13 @@ from torch.nn import functional as F
 from recurtrace.data.answers import first_line
 from recurtrace.data.collate import Encoder, collate_aligned
 from recurtrace.errors import RecurTraceError
+from recurtrace.files import locked
 from recurtrace.halting import sweep as depth_sweep
 from recurtrace.halting.sweep import measure, sweep
 from recurtrace.halting.sweep_files import read_sweep
 from recurtrace.model.halting import pool_prompt
 from tests.conftest import every_family, tiny_looped
+from tests.devices import MadeUpReads, OneDevice
 
 DEPTHS = range(1, 6)
 
@@ -47,6 +53,16 @@ def test_losses_are_those_of_the_model_at_each_depth_alone(byte_model, tokenizer
             assert rows[i].arrays["entropy"][t - 1] == pytest.approx(-(log_probs[0].exp() * log_probs[0]).sum().item())
             right = (log_probs.argmax(-1) == answer)[:-1].float().mean().item()
             assert rows[i].arrays["token_accuracy"][t - 1] == pytest.approx(right)
+
+
+def test_on_another_device(byte_model, tokenizer, examples):
+    """Every tensor is made where the model is; only what is read on the host is made up."""
+    encoded = Encoder(tokenizer, 256)(examples[:5])
+    labels = sum(len(item.input_ids) - item.prompt_length for item in encoded)
+    model = copy.deepcopy(byte_model).to("meta")
+    with MadeUpReads(labels=labels, rows=len(encoded)), OneDevice():
+        rows = measure(model, tokenizer, encoded, [1, 3])
+    assert [len(row.answers) for row in rows] == [2] * 5
 
 
 def test_answers_are_those_of_generate(byte_model, tokenizer, examples, swept):
@@ -154,6 +170,29 @@ def test_a_killed_sweep_goes_on_and_ends_the_same(byte_model, tokenizer, example
         np.testing.assert_array_equal(again[name], array)
 
 
+def test_what_is_measured_of_a_part_is_saved_by_time(byte_model, tokenizer, examples, swept, tmp_path, monkeypatch):
+    """Killed inside a part: batches that were saved are not measured again, and the files end the same."""
+    options = {"depths": DEPTHS, "batch_size": 4, "part_size": 6}
+    sweep(byte_model, tokenizer, examples, tmp_path / "whole", "heldout", **options)
+    whole, calls = depth_sweep.measure, []
+
+    def dies(*args, **options):
+        calls.append(1)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return whole(*args, **options)
+
+    monkeypatch.setattr(depth_sweep, "SAVE_EVERY", -1)
+    monkeypatch.setattr(depth_sweep, "measure", dies)
+    with pytest.raises(KeyboardInterrupt):
+        sweep(byte_model, tokenizer, examples, tmp_path / "s", "heldout", **options)
+    assert (tmp_path / "s" / "part-00001.partial").is_file()
+    sweep(byte_model, tokenizer, examples, tmp_path / "s", "heldout", **options)
+    assert len(calls) == 3 + 1 + 2  # of 2 + 2 + 1 batches, the fourth twice
+    files = [{file.name: file.read_bytes() for file in (tmp_path / name).iterdir()} for name in ("whole", "s")]
+    assert files[0] == files[1]
+
+
 def test_a_folder_of_another_sweep_is_refused(byte_model, tokenizer, examples, tmp_path):
     sweep(byte_model, tokenizer, examples[:2], tmp_path / "s", "heldout", depths=[1, 2])
     with pytest.raises(RecurTraceError, match="different depths"):
@@ -168,6 +207,10 @@ def test_a_folder_of_another_sweep_is_refused(byte_model, tokenizer, examples, t
             tmp_path / "s",
             "heldout",
         )
+    with locked(tmp_path / "s"), pytest.raises(RecurTraceError, match="is being written by another process"):
+        sweep(byte_model, tokenizer, examples[:2], tmp_path / "s", "heldout", depths=[1, 2])
+    made = sweep(byte_model, tokenizer, examples[:2], tmp_path / "s", "heldout", depths=[1], overwrite=True)
+    assert made.depths == read_sweep(tmp_path / "s").depths == [1]
     (tmp_path / "x").mkdir()
     (tmp_path / "x" / "file").touch()
     with pytest.raises(RecurTraceError, match="not empty"):
@@ -202,3 +245,37 @@ def test_examples_can_be_chosen_by_task(swept):
     assert len(swept.of_tasks(["p_hop"])["loss"]) == 7
     with pytest.raises(RecurTraceError, match="has no gsm8k"):
         swept.of_tasks(["gsm8k"])
+
+
+SHARED = """
+import sys
+from pathlib import Path
+from recurtrace.data.synthetic import Sizes, item
+from recurtrace.halting.sweep import sweep
+from recurtrace.model.loading import load_looped
+
+model, tokenizer = load_looped(sys.argv[1], device="cpu")
+sizes = Sizes(symbols=24, test_symbols=8, mapping=3, registers=2, largest_start=9)
+examples = [item("arithmetic", "test", i, 0, k, sizes) for i in range(5) for k in (2, 4)]
+sweep(model, tokenizer, examples, Path(sys.argv[2]), "test", depths=[1, 2], batch_size=2, part_size=3)
+"""
+
+
+def test_two_processes_write_the_files_of_one(byte_model, tokenizer, tmp_path, monkeypatch):
+    """Shared out by parts, which are measured as they are by one process: the same bytes."""
+    from tests.training.test_processes import free_port
+
+    byte_model.save_pretrained(tmp_path / "model", merge_base=True)
+    tokenizer.save_pretrained(tmp_path / "model")
+    (tmp_path / "shared.py").write_text(SHARED)
+    arguments = [str(tmp_path / name) for name in ("shared.py", "model", "one")]
+    monkeypatch.setattr(sys, "argv", arguments)
+    runpy.run_path(arguments[0])
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", free_port()]
+    done = subprocess.run([*launcher, *arguments[:2], str(tmp_path / "two")], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    files = sorted(file.name for file in (tmp_path / "one").iterdir())
+    assert len(files) == 1 + 2 * 4
+    assert files == sorted(file.name for file in (tmp_path / "two").iterdir())
+    for name in files:
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes(), name

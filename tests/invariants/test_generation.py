@@ -201,7 +201,7 @@ def test_settings_are_resolved_as_transformers_does():
     model.generation_config.use_cache = False
     assert torch.equal(model.generate(ids, GenerationConfig(max_new_tokens=NEW), loops=3), expected)
     model.generation_config.use_cache = None
-    model.generation_config.cache_implementation = "static"
+    model.generation_config.cache_implementation = "offloaded"
     with pytest.raises(ValueError, match="has no slots for loops"):
         model.generate(ids, GenerationConfig(max_new_tokens=NEW), loops=3)
 

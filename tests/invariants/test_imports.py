@@ -6,11 +6,13 @@ import sys
 from pathlib import Path
 
 import recurtrace
+from recurtrace.assets import TINY_LOOP
 
 ROOT = Path(recurtrace.__file__).parent
 # Each may import those in later rows, never those in earlier ones; within a row, nothing of the others.
 ORDER = [
     {"cli"},
+    {"plan"},
     {"pipeline"},
     {"stages"},
     {"report", "explorer"},
@@ -20,7 +22,7 @@ ORDER = [
     {"data", "model"},
     {"halting.rule", "halting.methods", "records"},
     {"recipe"},
-    {"recipes", "depths", "assets"},
+    {"recipes", "depths", "assets", "shape", "config_file"},
     {"files"},
     {"errors"},
 ]
@@ -74,10 +76,25 @@ def test_help_does_not_import_torch():
         assert not modules & {"torch", "transformers", "numpy"}
 
 
-def test_importing_the_package_is_enough_for_the_auto_classes():
-    code = "import recurtrace; from transformers import AutoConfig; print(AutoConfig.for_model('qwen3').model_type);"
-    code += (
-        "from transformers.models.auto.configuration_auto import CONFIG_MAPPING; print('recurtrace' in CONFIG_MAPPING)"
-    )
+def test_importing_the_package_is_enough_for_the_auto_classes_and_takes_little_more_than_one_of_their_models():
+    """Counted in modules: a time would depend on the machine."""
+    code = """
+import sys
+from transformers import Qwen3ForCausalLM
+theirs = len(sys.modules)
+import recurtrace
+print(len(sys.modules) <= 1.2 * theirs)
+from transformers import AutoConfig
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+print(AutoConfig.for_model("qwen3").model_type, "recurtrace" in CONFIG_MAPPING)
+"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "qwen3\nTrue\n"
+    assert done.stdout == "True\nqwen3 True\n"
+
+
+def test_info_of_a_folder_does_without_torch():
+    command = [sys.executable, "-X", "importtime", "-m", "recurtrace", "info", str(TINY_LOOP)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    modules = {line.split("|")[-1].strip() for line in done.stderr.splitlines()}
+    assert "recurtrace.shape" in modules
+    assert not modules & {"torch", "transformers", "numpy"}

@@ -97,6 +97,19 @@ def test_the_hugging_face_trainer_trains_it(tmp_path):
     assert torch.equal(model(ids, loops=1).logits, tiny_base()(ids).logits)
 
 
+def test_one_compiled_loop_serves_all_depths():
+    """Graphs for the first loop, for each number of remembered loops, and one more since t was a constant at first."""
+    model = tiny_looped(num_hidden_layers=3, loop_start=1, loop_num_layers=1, loop_memory_window=1)
+    ids = tokens(2, 6)
+    depths = range(1, 9)
+    expected = [model(ids, loops=t, use_cache=False).logits for t in depths]
+    graphs = []
+    model.loop.compile(fullgraph=True, backend=lambda graph, _: graphs.append(graph) or graph.forward)
+    for t, logits in zip(depths, expected, strict=True):
+        torch.testing.assert_close(model(ids, loops=t, use_cache=False).logits, logits)
+    assert len(graphs) <= 4
+
+
 @pytest.mark.parametrize("loops", [1, 4])
 def test_compiles_without_graph_breaks(loops):
     model = tiny_looped()

@@ -4,6 +4,7 @@ import pytest
 from transformers import AutoConfig
 
 from recurtrace import RecurTraceConfig, RecurTraceError, RecurTraceForCausalLM
+from recurtrace.model import families
 from recurtrace.model.cost import cost_of
 from tests.conftest import TINY, tiny_base
 
@@ -21,7 +22,18 @@ def test_defaults_are_the_papers_hyperparameter_table():
         "loop_halting_pooling": "prompt_mean", "loop_halting_objective": "oracle", "loop_halting_min_depth": 2,
         "loop_halting_max_depth": 16, "loop_halting_oracle_max": 16,
     }  # fmt: skip
-    assert {name: getattr(config(), name) for name in table} == table
+    made = RecurTraceConfig(text_config=families.QWEN3["0.6B"].config(), loop_start=12)
+    assert {name: getattr(made, name) for name in table} == table
+
+
+@pytest.mark.parametrize(
+    ("hidden_size", "width"), [(1024, 128), (4096, 128), (960, 120), (576, 72), (288, 32), (128, 16), (32, 8)]
+)
+def test_heads_are_as_wide_as_the_base_allows(hidden_size, width):
+    """All together at most half as wide as the base, as they are on the paper's smallest."""
+    base = AutoConfig.for_model("qwen3", **{**TINY, "hidden_size": hidden_size})
+    assert RecurTraceConfig(text_config=base, loop_start=2).loop_attn_head_dim == width
+    assert RecurTraceConfig(text_config=base, loop_start=2, loop_attn_head_dim=100).loop_attn_head_dim == 100
 
 
 def test_round_trip(tmp_path):
@@ -95,3 +107,13 @@ def test_added_parameters_at_the_papers_scales(scale):
     assert count.added / 1e6 == pytest.approx(millions, abs=0.1)
     assert 0.013 < count.share <= 0.022
     assert count.added == 3 * (4 * hidden * 512 + 2 * hidden**2 + 2 * hidden + 2 * 128 + 4 + 1) + 1 + hidden + 1
+
+
+def test_a_sweep_of_one_depth_costs_what_a_forward_pass_does():
+    cost = cost_of(config())
+    for depth in (1, 3):
+        macs = cost.sweep_macs([depth], 10, 10, before=2)
+        assert macs == 10 * cost.macs(depth, 5.5)
+    both = cost.sweep_macs([1, 3], 10, 4, before=2)
+    decoder = 10 * (cost.layers - 2 - cost.looped_layers) * (cost.layer_macs + 11 * cost.attention_width)
+    assert both == cost.sweep_macs([3], 10, 4, before=2) + decoder + 4 * cost.head_macs

@@ -176,4 +176,4 @@ def test_a_cache_keeps_its_depth(looped):
     with pytest.raises(ValueError, match="a slot for each loop, got DynamicCache"):
         model(tokens(2, 4), loops=3, past_key_values=DynamicCache())
     with pytest.raises(ValueError, match="has no slots for loops"):
-        model.generate(tokens(2, 4), loops=3, cache_implementation="static")
+        model.generate(tokens(2, 4), loops=3, cache_implementation="quantized")

@@ -13,6 +13,7 @@ from recurtrace.probe.block_probe import (
     DistanceMeter,
     compare_windows,
     find_span,
+    named_windows,
     rank_windows,
 )
 from recurtrace.probe.examples import probe_block
@@ -63,6 +64,13 @@ def test_windows_are_ranked_inside_the_span():
     assert narrow == {7, 8, 9}
     with pytest.raises(RecurTraceError, match="a base of 4 layers is too shallow to loop 3"):
         rank_windows(CURVE[:4], None, None)
+
+
+def test_windows_can_be_named():
+    assert [window.start for window in named_windows(CURVE, [0, 8, 13])] == [8, 13, 0]
+    assert named_windows(CURVE, [8])[0] == rank_windows(CURVE, 4, 13)[0]
+    with pytest.raises(RecurTraceError, match="from layer 15 is outside of the 17 layers"):
+        named_windows(CURVE, [15])
 
 
 def test_windows_are_compared_by_two_plain_loops():

@@ -12,12 +12,24 @@ from recurtrace.errors import RecurTraceError
 from recurtrace.evaluation.analysis import analyse
 from recurtrace.halting.oracle import Oracle
 from recurtrace.halting.sweep_files import Sweep
-from recurtrace.records import Analysis, Budget, CostAtDepth, CostReport, DepthResult, ItemRecord, write_record
+from recurtrace.records import (
+    Analysis,
+    BlockProbe,
+    Budget,
+    CostAtDepth,
+    CostReport,
+    DepthResult,
+    ItemRecord,
+    Window,
+    items_hash,
+    write_record,
+)
+from recurtrace.report import figures
+from recurtrace.report.contents import all_tables, loopless
 from recurtrace.report.figures import gains_by_scale
 from recurtrace.report.render import report
-from recurtrace.report.run_tables import scale_gains
-from recurtrace.report.tables import all_tables
-from recurtrace.report.workspace import read_workspace
+from recurtrace.report.suite_tables import scale_gains
+from recurtrace.report.workspace import read_studies, read_workspace
 from tests.halting.test_comparison import head, made
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -32,13 +44,13 @@ def named(sweep: Sweep) -> Sweep:
     )
 
 
-def records(folder, accuracy, loops, kind="looped"):
+def records(folder, accuracy, loops, kind="looped", items=range(20)):
     folder.mkdir(parents=True)
     (folder / "evaluation.json").write_text(
-        json.dumps({"items": 20, "loops": loops, "kind": kind, "model": folder.name})
+        json.dumps({"items": len(items), "loops": loops, "kind": kind, "model": folder.name})
     )
     lines = []
-    for i in range(20):
+    for i in items:
         results = [DepthResult(t, int(t), 1.0 - accuracy, i < 20 * accuracy, "x") for t in loops]
         lines.append(ItemRecord(f"{i:02d}", ("gsm8k", "boolq")[i % 2], "", -1, "h", "x", 1, results, []).line())
     (folder / "records-00000-of-00001.jsonl").write_text("".join(lines))
@@ -75,35 +87,91 @@ def test_numbers_are_those_of_the_files(space):
     assert row[3].startswith(f"{(own[0]['mean_depth'] + own[1]['mean_depth']) / 2:.2f}")
     counts = [sum(analysis["histogram"].values()) for analysis in analyses]
     assert counts == [120, 120]
-    breadth = {row[0]: row for row in table(space, "breadth").rows}
-    assert breadth["classic"][2:5] == ["40.0", "60.0", "+20.0"]
-    assert table(space, "memory").rows[0][-2] == "+10.0"
-    assert table(space, "budget").rows == [[run, "5", "3", "9", "1.00e+09", "1.0", "1.00"] for run in ("full", "loop")]
-    assert table(space, "cost").rows == [["1", "1", "1.00×", "1.00×", "1"], ["2", "2", "2.00×", "2.00×", "2"]]
-    assert table(space, "cost").note == "one thread"
+    suites = {row[1]: row for row in table(space, "suites").rows}
+    assert suites["classic"][3:6] == ["40.0", "60.0", "+20.0"]
+    assert table(space, "depths").rows[0][-2] == "+10.0"
+    assert table(space, "budget").columns == ["", "Baseline", "RecurTrace"]
+    assert ["Training tokens", "9", "9"] in table(space, "budget").rows
+    blank = ["–", "–"]  # a file of an older version
+    assert table(space, "cost").rows == [[f"{t}", f"{t}", *[f"{t}.00×"] * 2, *blank, f"{t}"] for t in (1, 2)]
+    assert table(space, "cost").note.startswith("one thread")
+
+
+def test_runs_are_compared_on_the_items_they_share(tmp_path):
+    """The looped run has all twenty items, the baseline the last ten, of which the looped one has fewer right."""
+    records(tmp_path / "evaluations" / "loop", 0.6, ["1", "2"])
+    records(tmp_path / "evaluations" / "full", 0.7, ["1"], "base", range(10, 20))
+    found = table(tmp_path, "suites")
+    gains = {row[1]: [*row[3:6], row[7]] for row in found.rows}
+    assert gains == {name: ["40.0", "20.0", "-20.0", "+0.100"] for name in ("train-covered", "classic", "overall")}
+    assert found.note.endswith("On the 10 items that all have; left out are 10 of 20 items of loop (boolq, gsm8k).")
+
+
+def test_a_task_that_one_run_lacks_is_left_out_and_named(tmp_path):
+    records(tmp_path / "evaluations" / "loop", 0.6, ["1", "2"])
+    records(tmp_path / "evaluations" / "plain-loop", 0.6, ["1", "2"], items=range(0, 20, 2))
+    records(tmp_path / "evaluations" / "window-1", 0.6, ["1", "2"], items=range(0, 20, 4))
+    records(tmp_path / "evaluations" / "full", 0.6, ["1"], "base", items=range(0, 20, 2))
+    assert {row[0] for row in table(tmp_path, "depths").rows} == {"gsm8k"}
+    assert "10 of 20 items of loop (boolq)" in table(tmp_path, "depths").note
+    assert "10 of 20 items of loop (boolq)" in table(tmp_path, "memory").note
+    assert "On the 5 items that all have" in table(tmp_path, "ablation").note
+
+
+def test_runs_without_a_common_item_are_not_compared(tmp_path):
+    records(tmp_path / "evaluations" / "loop", 0.6, ["1", "2"], items=range(10))
+    records(tmp_path / "evaluations" / "full", 0.6, ["1"], "base", range(10, 20))
+    assert table(tmp_path, "task-gains").missing == "evaluations of the same items: loop, full have none in common"
+
+
+def test_a_budget_is_called_the_same_only_where_it_is(space, tmp_path):
+    assert table(space, "suites").title == "Two loops against the same-budget baseline, by suite"
+    shutil.copytree(space / "evaluations", tmp_path / "evaluations")
+    assert table(tmp_path, "suites").title == "Two loops against the fine-tuned baseline, by suite"
+    shutil.copytree(space / "runs", tmp_path / "runs")
+    file = tmp_path / "runs" / "full" / "budget.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "steps": 4}))
+    assert table(tmp_path, "suites").title == "Two loops against the fine-tuned baseline, by suite"
+
+
+def test_a_baseline_on_other_items_is_no_line_of_the_figure(space):
+    found = read_workspace(space)
+    assert loopless(found) == {}  # evaluated on 20 items, while the analyses are of 120 others
+    unsaid = [replace(analysis, items_sha256="") for analysis in found.analyses]
+    assert loopless(replace(found, analyses=unsaid)) == {"full fine-tune": [0.4]}
+    own = items_hash(record.key for record in found.evaluations["full"][0].records)
+    same = [replace(analysis, items_sha256=own) for analysis in found.analyses]
+    assert loopless(replace(found, analyses=same)) == {"full fine-tune": [0.4]}
 
 
 def test_what_is_missing_is_named(space):
-    assert "<scale>-full" in table(space, "scaling").missing
-    page = (space / "report" / "report.html").read_text()
-    assert "Not available" in page
-    assert "evaluations/&lt;scale&gt;-loop" in page
-    assert "Not available" in (space / "report" / "report.md").read_text()
+    assert "block-<first>-<last>" in table(space, "blocks").missing
+    for name in ("report.html", "report.md"):
+        page = (space / "report" / name).read_text()
+        for needed in ("Not available", "models/seed-", "Appendix, same-start control", "Table S7", "data list"):
+            assert needed in page
 
 
-def test_scales_are_pairs_of_runs(tmp_path):
-    for scale, baseline in (("0.6B", 0.4), ("4B", 0.3)):
-        records(tmp_path / "evaluations" / f"{scale}-full", baseline, ["1"], "base")
-        records(tmp_path / "evaluations" / f"{scale}-loop", 0.6, ["1", "2"])
-    records(tmp_path / "evaluations" / "8B-loop", 0.6, ["1", "2"])  # without its baseline
-    gains = scale_gains(read_workspace(tmp_path))
+def test_a_folder_of_studies_is_compared_by_scale(tmp_path):
+    for scale, baseline in (("4B", 0.3), ("0.6B", 0.4)):
+        records(tmp_path / scale / "evaluations" / "full", baseline, ["1"], "base")
+        records(tmp_path / scale / "evaluations" / "loop", 0.6, ["1", "2"])
+    records(tmp_path / "8B" / "evaluations" / "loop", 0.6, ["1", "2"])  # without its baseline
+    studies = read_studies(tmp_path)
+    gains = scale_gains(studies)
     assert [(one.scale, one.baseline[0].accuracy, one.looped[0].accuracy) for one in gains] == [
         ("0.6B", 40.0, 60.0),
         ("4B", 30.0, 60.0),
     ]
-    assert table(tmp_path, "scaling").rows[1] == ["4B", "30.0", "60.0", "+30.0", "-0.300"]
-    heights = [bar.get_height() for bar in gains_by_scale(gains).axes[0].patches]
-    assert heights == pytest.approx([20.0, 30.0])
+    tables = {one.name: one for one in all_tables(*studies)}
+    assert tables["scaling"].rows[1] == ["4B", "2", "30.0", "60.0", "+30.00", "-0.300"]
+    assert tables["task-gains-4B"].rows[0][:2] == ["gsm8k", "train-covered"]
+    assert not any(one.beside for one in tables.values())  # no file says that these are the paper's bases
+    lines = [axes.lines[0].get_ydata() for axes in gains_by_scale(gains).axes]
+    assert lines[0] == pytest.approx([20.0, 30.0])
+    assert lines[1] == pytest.approx([0.2, 0.3])  # the loss falls
+    report(tmp_path, tmp_path / "report")
+    assert (tmp_path / "report" / "figures" / "scales.png").is_file()
 
 
 def test_a_model_without_a_head_has_the_comparison_alone(space, tmp_path):
@@ -133,11 +201,62 @@ def test_the_page_is_self_contained(space):
 
 def test_latex_and_figures_are_there(space):
     tex = (space / "report" / "report.tex").read_text()
-    assert tex.count(r"\begin{table}") == tex.count(r"\end{table}") == 13
+    assert tex.count(r"\begin{table}") == tex.count(r"\end{table}") == 18
     body = re.sub(r"\\[%&#_]", "", tex)
-    assert not re.search(r"(?<!\\)[#_](?![^{]*\})", body.split("booktabs}.")[1].replace("tab:", ""))
+    assert not re.search(r"(?<!\\)[#_](?![^{]*\})", body.split("xcolor}.")[1].replace("tab:", ""))
     for name in ("loops", "buckets", "difficulty", "threshold", "cost"):
         assert (space / "report" / "figures" / f"{name}.png").stat().st_size > 5000
+
+
+EVIL = r"\input{/etc/passwd} $\frac{ <script>x</script> [a](b) | `c` a_b ^~%" + "\n# d"
+
+
+def test_texts_from_files_are_shown_and_not_obeyed(space, tmp_path):
+    found = Analysis.read(space / "analysis" / "seed-0.json")
+    tasks = [replace(task, task=EVIL) for task in found.tasks]
+    buckets = [replace(bucket, bucket=EVIL * 100) for bucket in found.buckets]
+    write_record(tmp_path / "analysis" / "0.json", replace(found, command=EVIL, tasks=tasks, buckets=buckets))
+    windows = [Window(2, 0.1, 1.0)]
+    probe = BlockProbe([0.1] * 6, [0.0] * 6, 2, 1, 4, 3, windows, 0.9, 5, "distance", model=EVIL, data=EVIL * 100)
+    write_record(tmp_path / "probe.json", probe)
+    records(tmp_path / "evaluations" / "$x", 0.6, ["1", "2"])
+    records(tmp_path / "evaluations" / "loop", 0.6, ["1", "2"])
+    records(tmp_path / "evaluations" / "full", 0.4, ["1"], "base")
+    out = tmp_path / "report"
+    report(tmp_path, out, EVIL + "\ud800")
+    assert {file.stem for file in (out / "figures").glob("*.png")} == {
+        "loops", "buckets", "difficulty", "threshold", "probe"
+    }  # fmt: skip
+    tex, md, page = ((out / f"report.{kind}").read_text() for kind in ("tex", "md", "html"))
+    assert r"\textbackslash{}input\{/etc/passwd\} \$\textbackslash{}frac\{ \textless{}script" in tex
+    assert r"a\_b \textasciicircum{}\textasciitilde{}\% \# d" in tex
+    assert not re.search(r"\\(input|frac)\b", tex)
+    assert md.startswith(
+        r"# \\input{/etc/passwd} \$\\frac{ &lt;script&gt;x&lt;/script&gt; [a\](b) \| \`c\` a_b ^~% # d?"
+    )
+    code = re.findall(r"^``.*``$", md, flags=re.MULTILINE)
+    assert "<script>" not in md.replace(code[0], "")  # as it is in a span of code only
+    assert "<script>" not in page
+
+
+def test_a_report_is_whole_or_not_there(space, tmp_path, monkeypatch):
+    out, small = tmp_path / "report", tmp_path / "work"
+    small.mkdir()
+    shutil.copyfile(space / "cost.json", small / "cost.json")
+    with monkeypatch.context() as patch:
+        patch.setattr(figures, "as_bytes", lambda figure, kind: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            report(small, out)
+    assert not out.exists()
+    (out / "figures").mkdir(parents=True)
+    (out / "figures" / "mine.png").touch()
+    with pytest.raises(RecurTraceError, match="is not empty and holds no report; .* --overwrite"):
+        report(small, out)
+    report(small, out, overwrite=True)
+    assert (out / "figures" / "mine.png").exists()
+    (out / "figures" / "scales.png").touch()  # of an earlier report
+    assert out / "report.html" in report(small, out)
+    assert not (out / "figures" / "scales.png").exists()
 
 
 def test_an_empty_folder_gets_a_sentence(tmp_path):

@@ -5,8 +5,9 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from recurtrace import RecurTraceConfig, RecurTraceError, RecurTraceForCausalLM
+from recurtrace.model.base import read_base_config
 from recurtrace.model.families import QWEN3
-from recurtrace.training.methods import LORA_TOLERANCE, build_model, matched_ranks
+from recurtrace.training.methods import LORA_TOLERANCE, build_model, loop_config, matched_ranks, on_its_base
 from recurtrace.training.recipe import TrainRecipe
 from recurtrace.training.run import train
 from tests.conftest import tokens
@@ -170,3 +171,26 @@ def test_fields_can_be_changed(recipe, tmp_path):
     ):
         with pytest.raises(RecurTraceError, match=message):
             TrainRecipe.read_with(file, [change])
+
+
+def test_a_converted_folder_is_trained_on_its_base(recipe, base_folder, tmp_path):
+    converted = RecurTraceForCausalLM.from_base(base_folder, loop_start=1, loop_num_layers=2, loop_attn_head_dim=8)
+    converted.save_pretrained(tmp_path / "looped")
+    asked = on_its_base(recipe(model=str(tmp_path / "looped"), loop={}))
+    assert (asked.model, asked.start_from) == (str(base_folder), tmp_path / "looped")
+    assert list(loop_config(asked, converted.config.text_config).block) == [1, 2]
+    model = build_model(asked)
+    assert torch.equal(model.loop.memory[1].q_proj.weight, converted.loop.memory[1].q_proj.weight)
+    with pytest.raises(RecurTraceError, match="is a looped model, and full trains a base; set model to it"):
+        on_its_base(recipe(model=str(tmp_path / "looped"), loop={}, method="full"))
+    converted.save_pretrained(tmp_path / "merged", merge_base=True)
+    with pytest.raises(RecurTraceError, match="holds its base inside; set model to that base, and start_from to it"):
+        on_its_base(recipe(model=str(tmp_path / "merged"), loop={}))
+
+
+def test_a_block_that_nobody_knows_is_asked_for_in_the_recipes_words(recipe):
+    asked = recipe(loop={})
+    with pytest.raises(
+        RecurTraceError, match=r"set loop.loop_start in the recipe, or probe .*, or model to a converted"
+    ):
+        loop_config(asked, read_base_config(asked.base))

@@ -4,11 +4,13 @@ import pytest
 import yaml
 
 from recurtrace.data.mixture import MixtureRecipe
+from recurtrace.errors import RecurTraceError
 from recurtrace.model.families import QWEN3
 from recurtrace.pipeline import PipelineRecipe
 from recurtrace.recipes import shipped
 from recurtrace.training.estimate import estimate
 from recurtrace.training.recipe import PretrainRecipe, TrainRecipe
+from tests.conftest import LOOP
 
 
 def paper(run):
@@ -29,6 +31,34 @@ def test_the_papers_budgets():
             assert (run.batch_size, run.max_length, run.micro_batch_size) == (128, 1024, 2)
     run = paper("qwen3-8b-loop")
     assert run.steps * run.batch_size * run.max_length == pytest.approx(105e6, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ("steps=true", r"steps: must not be true or false \(got True\)"),
+        ("evaluate_depths=[1, true]", "evaluate_depths: must not be true or false"),
+        ("learning_rate=.inf", "learning_rate: input should be a finite number"),
+        ("learning_rate=.nan", "learning_rate: input should be a finite number"),
+        ("seed=123456789012345678901234", "seed: input should be less than 4294967296"),
+        ("max_length=16", "max_length: input should be greater than or equal to 32"),
+    ],
+)
+def test_a_number_is_a_number(change, sentence):
+    with pytest.raises(RecurTraceError, match=sentence):
+        TrainRecipe.read_with("paper/qwen3-4b-loop", [change])
+
+
+def test_lengths_stop_at_the_positions_of_the_base(base_folder):
+    def asked(*changes):
+        base = [f"model={base_folder}", "loop.loop_start=2", "loop.loop_attn_head_dim=8"]
+        return estimate(TrainRecipe.read_with("paper/qwen3-4b-loop", [*base, *changes])).max_length
+
+    with pytest.raises(RecurTraceError, match="max_length is 1,024, but the base has 256 positions"):
+        asked()
+    assert asked("extrapolate=true") == 1024
+    fields = {"model": str(base_folder), "loop": LOOP, "data": "data", "out": "out", "steps": 1}
+    assert estimate(TrainRecipe.check(fields, "recipe")).max_length == 256  # the default
 
 
 def test_every_recipe_is_valid():

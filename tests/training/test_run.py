@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,11 +15,13 @@ from safetensors.torch import load_file
 
 from recurtrace import RecurTraceError
 from recurtrace.data.packing import open_packed
+from recurtrace.files import STAGING, locked
 from recurtrace.training import run
 from recurtrace.training.budget import Clock
+from recurtrace.training.checkpoints import last_whole_checkpoint
 from recurtrace.training.depth_sampler import DepthSampler
 from recurtrace.training.run import pretrain, train
-from recurtrace.training.trainer import STAGING, LoopTrainer
+from recurtrace.training.trainer import LoopTrainer
 from tests.conftest import SIZES
 
 
@@ -112,7 +115,60 @@ def test_a_checkpoint_is_resumed_as_it_was_launched(recipe, monkeypatch):
             train(recipe())
     clock = recipe().out / "checkpoint-4" / "clock.json"
     clock.write_text(clock.read_text().replace("NO with 1", "DEEPSPEED with 8"))
+    (clock.parent / "files.json").unlink()  # which has its size
     with pytest.raises(RecurTraceError, match="was written by DEEPSPEED with 8 processes, and this is NO with 1"):
+        train(recipe())
+
+
+def test_a_damaged_checkpoint_is_passed_over(recipe, monkeypatch):
+    whole = train(recipe("whole"))
+    with monkeypatch.context() as patch:
+        interrupt_at(patch, 5)
+        with pytest.raises(KeyboardInterrupt):
+            train(recipe())
+    out = recipe().out
+    assert last_whole_checkpoint(out).name == "checkpoint-4"
+    optimizer = out / "checkpoint-4" / "optimizer.pt"
+    optimizer.write_bytes(optimizer.read_bytes()[:-1000])
+    assert last_whole_checkpoint(out).name == "checkpoint-2"
+    (out / "checkpoint-2" / "files.json").write_text("{")
+    assert last_whole_checkpoint(out) is None
+    (out / "checkpoint-2" / "files.json").unlink()  # as in an older version: taken as it is
+    assert same(whole, train(recipe()))
+
+
+def test_a_renamed_run_resumes(recipe, monkeypatch):
+    whole = train(recipe("whole"))
+    with monkeypatch.context() as patch:
+        interrupt_at(patch, 5)
+        with pytest.raises(KeyboardInterrupt):
+            train(recipe("before"))
+    recipe("before").out.rename(recipe("after").out)
+    file = recipe("after").out / "recipe.json"
+    fields = json.loads(file.read_text())
+    file.write_text(json.dumps({name: value for name, value in fields.items() if name != "clip"}))  # an older version
+    monkeypatch.setattr(run, "_packed", lambda recipe, name, *_: open_packed(recipe.out / "packed" / f"{name}.arrow"))
+    assert same(whole, train(recipe("after")))
+    assert not recipe("before").out.exists()
+    monkeypatch.setattr(run, "build_model", lambda recipe: pytest.fail("it was finished"))
+    recipe("after").out.rename(recipe("later").out)
+    assert train(recipe("later")) == recipe("later").out / "model"
+
+
+def test_overwriting_a_run(recipe):
+    folder = train(recipe())
+    with pytest.raises(RecurTraceError, match="a different run .different steps.; .* pass --overwrite"):
+        train(recipe(steps=2))
+    (folder.parent / "notes.txt").touch()
+    train(recipe(steps=2, overwrite=True))
+    assert json.loads((folder.parent / "budget.json").read_text())["steps"] == 2
+    assert not (folder.parent / "checkpoint-4").exists()
+    assert (folder.parent / "notes.txt").exists()
+    assert "overwrite" not in (folder.parent / "recipe.json").read_text()
+
+
+def test_two_runs_in_one_folder(recipe):
+    with locked(recipe().out), pytest.raises(RecurTraceError, match=f"by another process, {os.getpid()} on "):
         train(recipe())
 
 
@@ -293,6 +349,40 @@ def test_windows_of_the_probe_are_compared_by_training(recipe):
 def test_impossible_sizes(recipe):
     with pytest.raises(RecurTraceError, match="fewer than one batch of 4096"):
         train(recipe(batch_size=4096))
+
+
+def test_an_end_of_text_that_the_base_cannot_write_is_refused(recipe, base_folder, tmp_path):
+    """As in stories15M, whose LM head has one row for all tokens it never saw; found as a loss that did not fall."""
+    from transformers import AutoModelForCausalLM
+
+    from recurtrace.model.tokenizer import load_tokenizer
+
+    folder = shutil.copytree(base_folder, tmp_path / "unseen")
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), load_tokenizer(str(folder))
+    head = model.get_output_embeddings().weight.data
+    head[[7, 9]] = head[tokenizer.eos_token_id].clone()
+    model.save_pretrained(folder)
+    with pytest.raises(RecurTraceError, match="2 other tokens have the same row in its LM head; set answer_end: line"):
+        train(recipe(model=str(folder)))
+    train(recipe("line", model=str(folder), answer_end="line"))
+    row = open_packed(recipe("line").out / "packed" / "train.arrow")[0]
+    assert tokenizer.decode(row["input_ids"][: row["lengths"][0]]).endswith("\n")
+
+
+def test_questions_about_one_story_share_it(recipe, tmp_path):
+    from recurtrace.data.mixture import MixtureRecipe, build
+
+    sources = [{"task": "where_thing", "count": 200}]
+    build(MixtureRecipe.check({"sources": sources, "audit": [], "heldout": 12}, "recipe"), tmp_path / "stories")
+    fields = {"data": str(tmp_path / "stories"), "max_length": 256, "batch_size": 4, "share_beginnings": True}
+    out = train(recipe(**fields)).parent
+    history = json.loads((out / "history.json").read_text())["log_history"]
+    assert any("eval_nll_4" in entry for entry in history)
+    shared, apart = open_packed(out / "packed" / "train.arrow"), recipe("apart", **fields | {"share_beginnings": False})
+    train(apart)
+    assert len(shared) < len(open_packed(apart.out / "packed" / "train.arrow"))
+    with pytest.raises(RecurTraceError, match="share_beginnings needs an attention that takes a mask"):
+        recipe(share_beginnings=True, attention="flash_attention_2")
 
 
 def test_pretraining(tmp_path):
