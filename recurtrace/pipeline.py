@@ -89,6 +89,9 @@ class PipelineRecipe(Recipe):
     """Test items of each of these tasks, at most."""
     distill: dict[str, Any] = {}
     """Settings of every head's training."""
+    floor: PositiveInt | None = None
+    """Smallest depth of the calibrated methods; the paper's is 2. Default: the fixed depth of lowest held-out loss,
+    which is how the paper came to it."""
     every_threshold: bool = False
     """Choose every method's threshold on held-out items, ACT's and PonderNet's too."""
     loops: list[int | Literal["adaptive", "k"]] = [1, 2, 4, 6, 8, "adaptive"]
@@ -123,6 +126,12 @@ class PipelineRecipe(Recipe):
         for run in self.runs():
             TrainRecipe.check(self.training(run, self.seeds[0]), f"train ({run.name})")  # refused now, not after hours
         self._check_distill()
+        return self
+
+    @model_validator(mode="after")
+    def _check_floor(self) -> "PipelineRecipe":
+        if self.floor is not None and self.floor > self.depth:
+            raise ValueError(f"floor {self.floor} is beyond the pipeline's depth of {self.depth}")
         return self
 
     def _check_distill(self) -> None:
@@ -162,9 +171,14 @@ class PipelineRecipe(Recipe):
     def halting(self, seed: int) -> list["Halting"]:
         """Heads and the items they are compared on: the methods side by side, and the tasks one by one."""
         sampled = [{"count": count} for count in (self.head_examples, self.heldout, self.test)]
-        heads = [Head(objective) for objective in self.heads]
+        heads = [Head(objective, floor=self.floor) for objective in self.heads]
         heads += [
-            Head(objective, f"{objective}-{strength:g}".replace(".", "_"), settings={"regularization": strength})
+            Head(
+                objective,
+                f"{objective}-{strength:g}".replace(".", "_"),
+                floor=self.floor,
+                settings={"regularization": strength},
+            )
             for objective in PENALISED
             for strength in self.strengths
             if objective in self.heads
@@ -483,6 +497,7 @@ class Pipeline:
             heldout=sweeps["heldout"],
             test=sweeps["test"],
             every_threshold=recipe.every_threshold,
+            floor=recipe.floor,
             out=analysis,
         )
         compare = distill.replace("distill", "compare")

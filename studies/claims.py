@@ -5,7 +5,7 @@ be told otherwise. Differences are paired by item; intervals are 95 % bootstraps
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import mean
 from typing import Literal
 
@@ -88,7 +88,7 @@ def claims(space: Workspace, stateful: Sequence[str], lookups: Sequence[str], ha
         return difference(right(memory, asked, of), right(plain, asked, of))
 
     looking_up = gain(MIDDLE, lambda record: record.task in lookups)
-    best = [str(analysis.floor) for analysis in analyses]  # the fixed depth of lowest held-out loss
+    best = [_evaluated(memory[0], analysis.best_heldout or analysis.floor) for analysis in analyses]
     adaptive = right(memory, "adaptive")
     return [
         gain(MIDDLE).claim("Memory beats plain looping", f"memory against plain looping at {MIDDLE} loops"),
@@ -102,9 +102,9 @@ def claims(space: Workspace, stateful: Sequence[str], lookups: Sequence[str], ha
             np.array([right([run], depth)[0] for run, depth in zip(memory, best, strict=True)]), right(memory, BEYOND)
         ).claim(
             "Fixed depth peaks, then falls",
-            f"the depth of lowest held-out loss ({', '.join(best)}) against {BEYOND} loops",
+            f"the evaluated depth next to that of lowest held-out loss ({', '.join(best)}) against {BEYOND} loops",
         ),
-        _head_against_fixed(analyses),
+        _head_against_fixed(memory, analyses),
         _collapse(analyses),
         _overspending(analyses),
         _depth_of_hard_items(memory, hard),
@@ -133,17 +133,34 @@ def _more_on_state(memory: Sequence[Evaluation], plain: Sequence[Evaluation], st
     return found.claim("More so on items that carry a state, beyond the training depth", what)
 
 
-def _head_against_fixed(analyses: Sequence[HeadAnalysis]) -> Claim:
-    """Against the fixed depth that is best on the test items themselves, which no method could know."""
+def _evaluated(run: Evaluation, depth: float) -> str:
+    """The fixed depth next to this one, of those that were evaluated."""
+    depths = [int(result.loops) for result in run.records[0].results if result.loops.isdecimal()]
+    return str(min(depths, key=lambda other: abs(other - depth)))
+
+
+def _head_against_fixed(memory: Sequence[Evaluation], analyses: Sequence[HeadAnalysis]) -> Claim:
+    """Against a fixed depth of as many loops, and against the one that is best on the test items themselves."""
     own = [analysis.method("recurtrace") for analysis in analyses]
+    matched = [_evaluated(run, row.mean_depth) for run, row in zip(memory, own, strict=True)]
+    fixed = np.array([right([run], depth)[0] for run, depth in zip(memory, matched, strict=True)])
+    gain = difference(right(memory, "adaptive"), fixed)
     best = [analysis.method(analysis.best_fixed) for analysis in analyses]
-    gains = [100 * (a.accuracy - b.accuracy) for a, b in zip(own, best, strict=True)]
-    low, high = (100 * mean(getattr(row, bound) for row in own) for bound in ("gain_low", "gain_high"))
-    found = Difference(gains, low, high, [row.p_value for row in own])
-    loops = spread(row.mean_depth for row in own)
+    lost = Difference(
+        [100 * (a.accuracy - b.accuracy) for a, b in zip(own, best, strict=True)],
+        *(100 * mean(getattr(row, bound) for row in own) for bound in ("gain_low", "gain_high")),
+        [row.p_value for row in own],
+    )
+    verdicts = {gain.verdict(), lost.verdict(MARGIN)}
+    order: tuple[Verdict, ...] = ("does not hold", "cannot be told here", "holds")
     depths = ", ".join(f"{row.mean_depth:.0f}" for row in best)
-    what = f"adaptive at {loops} loops against the best fixed depth ({depths}); within {MARGIN:g} point"
-    return found.claim("The head is at least the best fixed depth", what, MARGIN)
+    claim = gain.claim(
+        "The head beats a fixed depth of as many loops, and is at least the best one",
+        f"adaptive at {spread(row.mean_depth for row in own)} loops against as many ({', '.join(matched)}); against the "
+        f"best fixed depth ({depths}) {spread(lost.points, '+.1f')} [{lost.low:+.1f}, {lost.high:+.1f}], within "
+        f"{MARGIN:g} point",
+    )
+    return replace(claim, verdict=next(verdict for verdict in order if verdict in verdicts))
 
 
 def _collapse(analyses: Sequence[HeadAnalysis]) -> Claim:

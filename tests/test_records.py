@@ -37,6 +37,7 @@ OLD_METHOD = {
     "nll": None, "net": 1, "p_value": 1.0, "gain_low": -0.1, "gain_high": 0.3, "threshold": 0.4, "floor": 2,
     "seed_accuracy": {"0": 0.5, "1": 0.5},
 }  # fmt: skip
+SINCE = {"items_sha256", "best_heldout"}
 OLD_ANALYSIS = {
     "model": "looped", "data": "mathqa", "items": 4, "depths": 2, "seeds": 2, "heldout_items": 3,
     "best_fixed": "fixed-2", "methods": [OLD_METHOD],
@@ -138,7 +139,7 @@ def test_an_analysis_without_a_head_has_no_keys_of_one(tmp_path):
     assert type(found) is Analysis
     write_record(tmp_path / "a.json", found)
     assert Analysis.read(tmp_path / "a.json") == found
-    assert json.loads((tmp_path / "a.json").read_text()).keys() == {*OLD_ANALYSIS, "command", "items_sha256"}
+    assert json.loads((tmp_path / "a.json").read_text()).keys() == {*OLD_ANALYSIS, "command", *SINCE}
     wrong = analyse(heldout, test, {None: head(2.0, 0.0, "act")}, **TRAINED)
     assert type(wrong) is Analysis  # a head trained otherwise is not the oracle's
 
@@ -154,7 +155,7 @@ def test_an_analysis_with_a_head_is_read_back_the_same(tmp_path):
     write_record(tmp_path / "a.json", found)
     assert Analysis.read(tmp_path / "a.json") == found
     written = json.loads((tmp_path / "a.json").read_text())
-    assert written.keys() == OLD_ANALYSIS.keys() | OLD_HEAD.keys() | {"worked", "heldout_calibration", "items_sha256"}
+    assert written.keys() == OLD_ANALYSIS.keys() | OLD_HEAD.keys() | {"worked", "heldout_calibration", *SINCE}
     assert ["adaptive" in row for row in written["tasks"]] == [True, False]
 
 

@@ -6,7 +6,7 @@ of its own, computed once, and each question is a piece that continues it.
 
 import json
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ _SCHEMA = pa.schema(
         "prompt_lengths": pa.list_(pa.int32()),
         "begins": pa.list_(pa.int32()),
         "ids": pa.list_(pa.string()),
+        "lesson": pa.int32(),
     }
 )
 
@@ -138,21 +139,39 @@ def write_packed(
     file: Path,
     share: bool = False,
     end: End = "text",
+    lesson_of: Callable[[Sequence[Example]], int] | None = None,
 ) -> Lengths:
-    """Tokenise and pack to an Arrow file, with `<file>.json` beside it saying what the maximum length did."""
+    """Tokenise and pack to an Arrow file, with `<file>.json` beside it saying what the maximum length did.
+
+    `lesson_of` gives a number to examples that belong together; a row holds those of one number, and says which.
+    """
     encoder = Encoder(tokenizer, max_length, end)
     progress = tqdm(examples, desc=f"tokenising {file.stem}", total=count, unit="example")
     with writing(file) as temporary, pa.OSFile(str(temporary), "wb") as sink, pa.ipc.new_stream(sink, _SCHEMA) as out:
         encoded = (item for chunk in _chunks(progress) for item in encoder(chunk))
         units = share_beginnings(encoded, max_length) if share else ([item] for item in encoded)
-        for rows in _chunks(pack(units, max_length)):
-            out.write_table(pa.Table.from_pylist([_row(members) for members in rows], schema=_SCHEMA))
+        for lesson, of_lesson in _by_lesson(units, lesson_of):
+            for rows in _chunks(pack(of_lesson, max_length)):
+                out.write_table(pa.Table.from_pylist([_row(members, lesson) for members in rows], schema=_SCHEMA))
         if not encoder.lengths.kept:
             raise RecurTraceError(f"no example fits in {max_length} tokens; raise max_length.")
         with writing(file.with_suffix(".json")) as summary:
             facts = {"kept": encoder.lengths.kept, "cut": encoder.lengths.cut, "dropped": encoder.lengths.dropped}
             summary.write_text(json.dumps(facts) + "\n", encoding="utf-8")
     return encoder.lengths
+
+
+def _by_lesson(
+    units: Iterable[list[Encoded]], lesson_of: Callable[[Sequence[Example]], int] | None
+) -> Iterator[tuple[int, Iterable[list[Encoded]]]]:
+    """Units by their lessons, which are held in memory; without lessons, all of them as they come."""
+    if lesson_of is None:
+        yield 0, units
+        return
+    found: dict[int, list[list[Encoded]]] = {}
+    for unit in units:
+        found.setdefault(lesson_of([piece.example for piece in unit if piece.example]), []).append(unit)
+    yield from sorted(found.items())
 
 
 def open_packed(file: Path) -> datasets.Dataset:
@@ -176,13 +195,14 @@ class PackCollator:
         return batch | {"names": [row["ids"] for row in rows]}
 
 
-def _row(members: Sequence[Encoded]) -> dict[str, Any]:
+def _row(members: Sequence[Encoded], lesson: int) -> dict[str, Any]:
     return {
         "input_ids": [token for member in members for token in member.input_ids],
         "lengths": [len(member.input_ids) for member in members],
         "prompt_lengths": [member.prompt_length for member in members],
         "begins": [member.begins for member in members],
         "ids": [member.example.id if member.example else "" for member in members],
+        "lesson": lesson,
     }
 
 

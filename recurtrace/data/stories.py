@@ -4,7 +4,7 @@ The base reads stories and the talk that follows them, as in a children's book: 
 reads a question with a direct answer, which is what stage 1 asks ("Where? Ball", "Garden"). A story is told as
 
     told      facts in any order: "Ball is in Box. Box is with Anna. Anna is in Garden."
-    happened  events in their order: "Anna went to Barn. Anna dropped Box. Ball went into Box. Anna went to Garden."
+    happened  events in their order: "Anna left Box in Barn. Ben gave Pot to Cleo. Ball went into Box. Anna went to Garden."
 
 As in a picture book everything has a name, so a fact is the same four words whatever it is about.
 
@@ -69,44 +69,35 @@ LONGEST = 5  # things of such a line in an item with a story of its own
 TURNS = 6  # of the talk after a story, at most
 RHYME = 6  # pairs of a counting rhyme, and steps of its walk
 LYING = 0.5  # share of the stories in which nobody carries anything
+PLACED = 0.75  # share of the stories that say where people are
 BEFORE = 0.25  # share of people and things that were somewhere else before
 LENGTHS = (1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 8)  # of the lines that the base reads about
 ASKED_LENGTHS = (1, 1, 1, 2, 2, 2, 3, 3, 4, 5)  # of those that stage 1 asks about: a long line has more to ask about
 PATIENCE = 2000  # stories drawn for one item
 
 
-@dataclass(frozen=True)
-class Fact:
-    """Where someone or something is, at one remove."""
-
-    holder: str
-    sentences: frozenset[int]
-    """Those that say so: one, or two for what was dropped wherever its owner was."""
-
-
 @dataclass
 class Story:
     sentences: list[str] = field(default_factory=list)
-    facts: dict[str, Fact] = field(default_factory=dict)
-    """Of every person and object, the one that holds in the end."""
+    holder: dict[str, str] = field(default_factory=dict)
+    """Where every person and object is in the end, at one remove."""
 
-    def say(self, sentence: str, who: str, holder: str, also: frozenset[int] = frozenset()) -> None:
-        self.facts[who] = Fact(holder, also | {len(self.sentences)})
+    def say(self, sentence: str, who: str, holder: str) -> None:
+        self.holder[who] = holder
         self.sentences.append(sentence)
 
     def trail(self, asked: str, until: Sequence[str]) -> tuple[str, int] | None:
-        """Where the facts lead to from `asked`, and how many sentences that takes; None if they pass by `until`."""
-        here, needed = asked, frozenset[int]()
+        """Where the facts lead to from `asked`, and how many that takes; None if they pass by `until`."""
+        here, facts = asked, 0
         while here not in until:
-            if here not in self.facts:
+            if here not in self.holder:
                 return None
-            needed |= self.facts[here].sentences
-            here = self.facts[here].holder
-        return here, len(needed)
+            here, facts = self.holder[here], facts + 1
+        return here, facts
 
     @property
     def people(self) -> list[str]:
-        return [who for who in self.facts if who in EVERYONE]
+        return sorted({who for who in (*self.holder, *self.holder.values()) if who in EVERYONE})
 
     def __str__(self) -> str:
         return " ".join(self.sentences)
@@ -115,17 +106,21 @@ class Story:
 # --- the two ways to tell a story --------------------------------------------------------------------------------
 
 
-def who_holds_what(rng: random.Random, names: Sequence[str], lines: int, length: int) -> dict[str, str]:
+def who_holds_what(
+    rng: random.Random, names: Sequence[str], lines: int, length: int, placed: bool
+) -> dict[str, str]:
     """For each line a person in a place, and `length` things one in the other, which that person has or which lie in
-    another place. Lines are of one length and kind, so that only following one tells where it ends."""
+    another place. Lines are of one length and kind, so that only following one tells where it ends. A story that is not
+    `placed` says who has what, and not where they are."""
     who = rng.sample(names, lines)
     places = rng.sample(PLACES, 2 * lines)
     containers = rng.sample(CONTAINERS, lines * max(length - 1, 0))
     things = rng.sample(THINGS, lines)
-    lying = rng.random() < LYING
+    lying = placed and rng.random() < LYING
     holder = {}
     for number, person in enumerate(who):
-        holder[person] = places[number]
+        if placed:
+            holder[person] = places[number]
         inside = containers[number::lines] + things[number : number + bool(length)]
         above = places[lines + number] if lying else person
         for one in inside:
@@ -133,46 +128,43 @@ def who_holds_what(rng: random.Random, names: Sequence[str], lines: int, length:
     return holder
 
 
-def told(rng: random.Random, names: Sequence[str], lines: int, length: int) -> Story:
+def told(rng: random.Random, names: Sequence[str], lines: int, length: int, placed: bool = True) -> Story:
     """Facts in any order."""
-    holder = who_holds_what(rng, names, lines, length)
+    holder = who_holds_what(rng, names, lines, length, placed)
     story = Story()
     for one in rng.sample(list(holder), len(holder)):
         story.say(statement(one, holder[one]), one, holder[one])
     return story
 
 
-def happened(rng: random.Random, names: Sequence[str], lines: int, length: int) -> Story:
-    """Events, of which the last counts. What lies in a place was dropped by someone who was there, and went on.
-
-    Nobody is named who puts or sends a thing: whoever did so would be where the thing is.
-    """
-    holder = who_holds_what(rng, names, lines, length)
-    who = [one for one in holder if one in EVERYONE]
-    queues: dict[str, list[tuple[str, str]]] = {one: [(one, holder[one])] for one in holder}  # who or what, to where
-    for what in (one for one in holder if one not in EVERYONE):
-        if holder[what] in PLACES:
-            queues[rng.choice(who)][:0] = [("went", holder[what]), ("dropped", what)]
-            del queues[what]
-        elif rng.random() < BEFORE and (others := [one for one in who if one != holder[what]]):
-            queues[what].insert(0, (what, rng.choice(others)))
-    for one in who:
-        if len(queues[one]) == 1 and rng.random() < BEFORE:
-            queues[one].insert(0, (one, rng.choice([place for place in PLACES if place != holder[one]])))
-    story = Story()
-    while queues:
-        one = rng.choice(list(queues))
-        event, other = queues[one].pop(0)
-        if not queues[one]:
-            del queues[one]
-        if event == "dropped":
-            here = story.facts[one]
-            story.say(f"{one} dropped {other}.", other, here.holder, also=here.sentences)
-        elif event == "went" or one in EVERYONE or other in EVERYONE:
-            story.say(f"{one} went to {other}.", one, other)
+def happened(rng: random.Random, names: Sequence[str], lines: int, length: int, placed: bool = True) -> Story:
+    """Events, of which the last counts. Whoever left a thing in a place went on; a thing may be handed on."""
+    holder = who_holds_what(rng, names, lines, length, placed)
+    who = sorted({one for one in (*holder, *holder.values()) if one in EVERYONE})
+    queues: dict[str, list[tuple[str, str, str]]] = {one: [] for one in holder}  # sentence, of whom or what, to where
+    for one, above in holder.items():
+        others = [person for person in who if person != above]
+        before = rng.random() < BEFORE
+        if one in EVERYONE:
+            if before:
+                queues[one].append(_went(one, rng.choice([place for place in PLACES if place != above])))
+            queues[one].append(_went(one, above))
+        elif above in PLACES:
+            leaver = rng.choice(who)
+            queues[leaver].insert(0, (f"{leaver} left {one} in {above}.", one, above))
+        elif above in EVERYONE and before and others:
+            giver = rng.choice(others)
+            queues[one] += [_went(one, giver), (f"{giver} gave {one} to {above}.", one, above)]
         else:
-            story.say(f"{one} went into {other}.", one, other)
+            queues[one].append(_went(one, above))
+    story = Story()
+    while queues := {one: queue for one, queue in queues.items() if queue}:
+        story.say(*queues[rng.choice(list(queues))].pop(0))
     return story
+
+
+def _went(one: str, to: str) -> tuple[str, str, str]:
+    return f"{one} went {'to' if to in (*EVERYONE, *PLACES) else 'into'} {to}.", one, to
 
 
 TELLINGS = {"told": told, "happened": happened}
@@ -186,11 +178,11 @@ def statement(one: str, holder: str) -> str:
 
 
 def talk(rng: random.Random, story: Story, turns: int) -> Iterator[str]:
-    """Said after a story, each time one fact of it; often the next is about what was just named."""
-    known = list(story.facts)
+    """Said after a story: one fact of it, or all that lead from one name to its end."""
+    known = list(story.holder)
     asked = rng.choice(known)
     for _ in range(turns):
-        holder = story.facts[asked].holder
+        holder = story.holder[asked]
         kind = rng.random()
         if kind < 0.25:
             yield chant(story, asked, " ", " ")
@@ -211,8 +203,8 @@ def talk(rng: random.Random, story: Story, turns: int) -> Iterator[str]:
 def chant(story: Story, asked: str, inside: str, held: str) -> str:
     """All the way, as nursery rhymes have it: "Ball in Box with Anna in Garden." Each name is one fact further."""
     words = asked
-    while asked in story.facts:
-        asked = story.facts[asked].holder
+    while asked in story.holder:
+        asked = story.holder[asked]
         words += (held if asked in EVERYONE else inside) + asked
     return f"{words}."
 
@@ -238,7 +230,8 @@ def texts(count: int, seed: int, turns: int = TURNS, rhymes: float = 0.1) -> Ite
         if rng.random() < rhymes:
             read, said = counting_rhyme(rng)
         else:
-            story = rng.choice((told, happened))(rng, EVERYONE, rng.randint(1, LINES), rng.choice(LENGTHS))
+            sizes = rng.randint(1, LINES), rng.choice(LENGTHS)
+            story = rng.choice((told, happened))(rng, EVERYONE, *sizes, placed=rng.random() < PLACED)
             read = f"{OPENING} {story}"
             said = " ".join(part for part in talk(rng, story, rng.randint(2, turns)) if part)
         yield Example(f"text/{seed}/{index}", "text", read, said)
@@ -255,16 +248,22 @@ class Question:
     until: tuple[str, ...]
     """What an answer is one of."""
     of_people: bool
+    placed: bool
+    """Whether its stories say where people are."""
     tellings: tuple[str, ...]
     train_facts: Sequence[int]
     test_facts: Sequence[int]
 
+    def names(self, split: Split) -> tuple[str, ...]:
+        """People of the stories: strangers, except where they are what an answer is one of, as places always are."""
+        return NAMES["train" if self.until == EVERYONE else split]
+
 
 QUESTIONS = {
-    "where_person": Question("Where", PLACES, True, ("told", "happened"), (1,), (1,)),
-    "who_has": Question("Who", EVERYONE, False, ("told", "happened"), range(1, 6), range(1, 8)),
-    "where_thing": Question("Where", PLACES, False, ("told",), range(1, 7), range(1, 9)),
-    "where_left": Question("Where", PLACES, False, ("happened",), range(2, 7), range(2, 9)),
+    "where_person": Question("Where", PLACES, True, True, ("told", "happened"), (1,), (1,)),
+    "who_has": Question("Who", EVERYONE, False, False, ("told", "happened"), range(1, 6), range(1, 8)),
+    "where_thing": Question("Where", PLACES, False, True, ("told",), range(1, 7), range(1, 9)),
+    "where_left": Question("Where", PLACES, False, True, ("happened",), range(2, 7), range(2, 9)),
 }
 
 
@@ -275,7 +274,8 @@ def item(task: str, split: Split, index: int, seed: int, facts: int | None = Non
     needed = facts or rng.choice(question.train_facts)
     telling = rng.choice(question.tellings)
     for _ in range(PATIENCE):
-        story = TELLINGS[telling](rng, NAMES[split], LINES, max(rng.choice((needed - 1, needed)), LONGEST))
+        length = max(rng.choice((needed - 1, needed)), LONGEST)
+        story = TELLINGS[telling](rng, question.names(split), LINES, length, question.placed)
         fitting = [found for found in asked_of(rng, story, question) if found[2] == needed]
         if fitting:
             break
@@ -294,7 +294,8 @@ def _training_items(task: str, seed: int) -> Iterator[Example]:
     question = QUESTIONS[task]
     for number in itertools.count():
         rng = random.Random(f"{seed} {task} train {number}")
-        story = TELLINGS[rng.choice(question.tellings)](rng, NAMES["train"], LINES, rng.choice(ASKED_LENGTHS))
+        telling, length = TELLINGS[rng.choice(question.tellings)], rng.choice(ASKED_LENGTHS)
+        story = telling(rng, NAMES["train"], LINES, length, question.placed)
         for asked, answer, facts in asked_of(rng, story, question):
             if facts in question.train_facts:
                 yield example(f"{task}/train/{seed}/{number}/{asked}", task, story, asked, answer, facts)
@@ -302,7 +303,7 @@ def _training_items(task: str, seed: int) -> Iterator[Example]:
 
 def asked_of(rng: random.Random, story: Story, question: Question) -> list[tuple[str, str, int]]:
     """Whom or what the question can be asked about, the answer and the number of facts, in any order."""
-    about = [one for one in story.facts if (one in EVERYONE) == question.of_people]
+    about = [one for one in story.holder if (one in EVERYONE) == question.of_people]
     trails = ((one, story.trail(one, question.until)) for one in rng.sample(about, len(about)))
     return [(one, *found) for one, found in trails if found]
 

@@ -18,7 +18,7 @@ from recurtrace.evaluation.statistics import (
     threshold_sweep,
     transitions,
 )
-from recurtrace.halting.calibrate import calibrate
+from recurtrace.halting.calibrate import best_fixed, calibrate
 from recurtrace.halting.comparison import Result, compare
 from recurtrace.halting.oracle import Oracle
 from recurtrace.halting.policies import at_depths, signal_values, stop_depths
@@ -53,13 +53,15 @@ def analyse(
     oracle: Oracle,
     supervised: list[int],
     every_threshold: bool = False,
+    floor: int | None = None,
 ) -> Analysis:
     """The comparison of methods and, where the model has a head of its own, everything about that head.
 
-    `oracle` and the `supervised` depths are those the head was trained on; `every_threshold` as in `compare`.
+    `oracle` and the `supervised` depths are those the head was trained on; `every_threshold` and `floor` are `compare`'s.
     """
     seeds = test.folds()
-    results = {result.method.name: result for result in compare(heldout, test, heads, oracle, "nll", every_threshold)}
+    compared = compare(heldout, test, heads, oracle, "nll", every_threshold, floor)
+    results = {result.method.name: result for result in compared}
     best = max((r for r in results.values() if r.method.signal == "fixed"), key=lambda r: r.accuracy)
     found = Analysis(
         model=test.manifest.model,
@@ -72,18 +74,19 @@ def analyse(
         methods=[_method(result, best, seeds, heads) for result in results.values()],
         fixed=[_fixed(test, t) for t in test.depths],
         items_sha256=items_hash(item.key for item in test.items),
+        best_heldout=best_fixed(heldout["loss"]),
     )
     own = results.get("recurtrace")
     if own is None:
         return found
     labels = oracle.labels(test["loss"])
     probs, heldout_probs = (signal_values(sweep, "head", heads[None]) for sweep in (test, heldout))
-    threshold, floor = own.threshold or 0.0, own.floor
+    threshold = own.threshold or 0.0
     ceiling = results["ceiling-correct"].accuracy
     return HeadAnalysis(
         **vars(found),
         threshold=threshold,
-        floor=floor,
+        floor=own.floor,
         transition=_transition(best, own),
         histogram=depth_histogram(own.depths),
         head_calibration=head_calibration(probs, labels, supervised, threshold),
@@ -93,11 +96,11 @@ def analyse(
             test["correct"][:, 0],
             [f"{item.task} {item.bucket}".strip() for item in test.items],
             np.array([item.answer_tokens for item in test.items]),
-            floor,
+            own.floor,
         ),
         threshold_sweep=threshold_sweep(probs, test["correct"], seeds),
         gap_closed=gap_closed(best.accuracy, own.accuracy, ceiling) if ceiling > best.accuracy else None,
-        leave_one_out=_leave_one_out(probs, test, floor),
+        leave_one_out=_leave_one_out(probs, test, own.floor),
         operating_points=_operating_points(heldout, heldout_probs, test, probs, own),
         tasks=_tasks(heldout, test, heads),
         buckets=_buckets(own, test, oracle),

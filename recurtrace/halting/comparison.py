@@ -47,10 +47,12 @@ def compare(
     oracle: Oracle | None = None,
     select: Selector = "nll",
     every_threshold: bool = False,
+    floor: int | None = None,
 ) -> list[Result]:
     """All methods whose head is there, with thresholds and floors from `heldout`; ceilings come last.
 
-    `every_threshold` takes no method's own: those of ACT and PonderNet are chosen on held-out items too.
+    `every_threshold` takes no method's own: those of ACT and PonderNet are chosen on held-out items too. `floor` is for
+    the methods without one of their own, instead of the best fixed depth.
     """
     _refuse_other_model(heldout, test)
     results = [_at(fixed_depth(t), test, np.full(len(test), t), None, t) for t in test.depths]
@@ -58,6 +60,7 @@ def compare(
         if method.signal != "head" or _fits(heads.get(method.head), method):
             head = heads[method.head] if method.signal == "head" else None
             chosen = replace(method, threshold=None) if every_threshold else method
+            chosen = replace(chosen, floor=floor if method.floor is None else method.floor)
             point = operating_point(chosen, heldout, head, select)
             values = signal_values(test, method.signal, head)
             depths = stop_depths(values, method.signal, point.threshold, point.min_depth, point.max_depth)

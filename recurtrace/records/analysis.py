@@ -289,6 +289,8 @@ class Analysis(Record):
     """Hash of the test items' ids and prompts; an analysis of an older version does not say."""
     base: str = field(default="", metadata=LEFT_OUT)
     """Hub id or folder of the base; empty if the model does not say."""
+    best_heldout: int | None = field(default=None, metadata=LEFT_OUT)
+    """The fixed depth of lowest held-out loss; an analysis of an older version does not say."""
 
     @staticmethod
     def read(path: Path) -> "Analysis":
@@ -312,7 +314,7 @@ class HeadAnalysis(Analysis):
     threshold: float
     """Calibrated on held-out items."""
     floor: int
-    """Smallest depth, calibrated on held-out items."""
+    """Smallest depth, given or calibrated on held-out items."""
     transition: Transition
     histogram: dict[int, int]
     """Items that stop at each depth."""

@@ -4,6 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pydantic import PositiveInt
+
 from recurtrace.stages.settings import Names, StageSettings, stage
 
 if TYPE_CHECKING:
@@ -22,6 +24,9 @@ class CompareSettings(StageSettings):
     every_threshold: bool = False
     """Choose the thresholds of ACT and PonderNet on held-out items too, as the paper says of every method. Otherwise
     they stop where stopping is likelier than going on."""
+    floor: PositiveInt | None = None
+    """Smallest depth of every method that has none of its own. Default: the fixed depth with the lowest held-out
+    loss."""
     out: Path | None = None
     """JSON file to write the analysis to; `report` reads it."""
 
@@ -53,6 +58,7 @@ def compare(settings: CompareSettings) -> "Analysis":
         oracle=Oracle.of(training),
         supervised=training.probe_depths,
         every_threshold=settings.every_threshold,
+        floor=settings.floor,
     )
     found = replace(found, command=settings.command(), base=config.base_model_name_or_path or "")
     if settings.out is not None:

@@ -1,8 +1,9 @@
 """What a training run is made of."""
 
 import dataclasses
+import itertools
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
@@ -10,6 +11,7 @@ from recurtrace.assets import place
 from recurtrace.data.example import End
 from recurtrace.data.synthetic import PRETRAIN_STEPS, Sizes
 from recurtrace.recipe import Recipe, Seed, Switch
+from recurtrace.training.curriculum import Lesson
 
 Method = Literal["loop", "plain_loop", "full", "adapter"]
 
@@ -93,6 +95,9 @@ class TrainRecipe(Optimization):
     """Folder of a mixture made by `recurtrace data build`."""
     train_block: bool = False
     """Train the looped layers' weights too: an extension (not in the paper). One loop is then no longer the base."""
+    curriculum: Annotated[list[Lesson], Field(exclude_if=lambda value: not value)] = []
+    """Easy examples first, the same for every method: lessons such as {until: 0.2, hardest: 2}, one after the other;
+    what follows the last draws from all. An extension (not in the paper). Default: none."""
     start_from: Path | None = None
     """A looped model to continue from; memory that it lacks is added untrained. For the matched same-start control."""
     attention: str | None = None
@@ -119,6 +124,15 @@ class TrainRecipe(Optimization):
 
             if unknown := [name for name in self.loop if name not in RecurTraceConfig.__dataclass_fields__]:
                 raise ValueError(f"loop.{unknown[0]} is not a field of the loop's config")
+        return self
+
+    @model_validator(mode="after")
+    def _check_curriculum(self) -> Self:
+        if self.curriculum and self.steps is None:
+            raise ValueError("lessons are shares of the steps; give steps instead of epochs")
+        ends = [lesson.until for lesson in self.curriculum]
+        if any(end >= later for end, later in itertools.pairwise(ends)):
+            raise ValueError(f"lessons must end one after the other, not at {', '.join(map(str, ends))}")
         return self
 
     @model_validator(mode="after")

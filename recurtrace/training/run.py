@@ -3,7 +3,7 @@
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -30,6 +30,7 @@ from recurtrace.model.tokenizer import load_tokenizer
 from recurtrace.records import BUDGET_FILE, Budget, write_record
 from recurtrace.training.budget import Clock, training_macs
 from recurtrace.training.checkpoints import has_trained, last_whole_checkpoint
+from recurtrace.training.curriculum import CurriculumSampler, first_lesson
 from recurtrace.training.depth_sampler import DepthSampler
 from recurtrace.training.methods import build_model, changes_base, fitted, loop_config, on_its_base
 from recurtrace.training.recipe import Optimization, PretrainRecipe, TrainRecipe
@@ -65,7 +66,8 @@ def _train(
     recipe: TrainRecipe, arguments: TrainingArguments, tokenizer: PreTrainedTokenizerBase, held_out: list[Example]
 ) -> Path:
     with arguments.main_process_first(local=False, desc="tokenising"):
-        training_data = _packed(recipe, "train", lambda: _shuffled(recipe), tokenizer)
+        lesson_of = partial(first_lesson, recipe.curriculum) if recipe.curriculum else None
+        training_data = _packed(recipe, "train", lambda: _shuffled(recipe), tokenizer, lesson_of=lesson_of)
         heldout_data = _packed(recipe, "heldout", lambda: held_out, tokenizer, len(held_out))
     model = build_model(recipe)
     if recipe.answer_end == "text" and recipe.method != "full":
@@ -78,10 +80,26 @@ def _train(
         arguments,
         training_data,
         heldout_data,
+        rows=_rows(recipe, training_data),
         sampler=sampler,
         evaluate_depths=recipe.evaluate_depths,
         merge_base=changes_base(recipe),
     )
+
+
+def _rows(recipe: TrainRecipe, data: datasets.Dataset) -> CurriculumSampler | None:
+    """The order of the rows where there are lessons; otherwise the Trainer shuffles them."""
+    if not recipe.curriculum or recipe.steps is None:
+        return None
+    lessons = list(data["lesson"])
+    for number, lesson in enumerate(recipe.curriculum):
+        if min(lessons) > number:
+            raise RecurTraceError(
+                f"no example of {str(recipe.data)!r} is for the lesson until {lesson.until:g} of the run; check its "
+                "tasks and hardest."
+            )
+    ends = [lesson.until for lesson in recipe.curriculum]
+    return CurriculumSampler(lessons, ends, recipe.steps * recipe.batch_size, recipe.seed)
 
 
 def _refuse_unwritable(model: Any, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -249,13 +267,13 @@ def _budget(recipe: Optimization, trainer: LoopTrainer, data: datasets.Dataset) 
     else:  # a base alone has no block; where one would be does not matter to what it costs
         config = RecurTraceConfig(text_config=model.config, loop_start=1)
     cost = cost_of(config)
-    sample = data.select(range(min(len(data), 2000)))
+    sample = data.select(range(0, len(data), -(-len(data) // 2000)))
     lengths = [length for row in sample["lengths"] for length in row]
     begins = [begin for row in sample["begins"] for begin in row]
     context = sum(n * (before + n / 2) for n, before in zip(lengths, begins, strict=True)) / sum(lengths)
     prompts = sum(length for row in sample["prompt_lengths"] for length in row)
     labelled = (sum(lengths) - prompts) / (len(sample) * recipe.max_length)
-    passes = _forward_passes(len(data), state.max_steps, arguments)
+    passes = _forward_passes(len(trainer.rows or data), state.max_steps, arguments)
     depths = [trainer.sampler(index) if trainer.sampler is not None else 1 for index in passes]
     tokens_per_pass = recipe.micro_batch_size * arguments.world_size * recipe.max_length
     block = isinstance(recipe, TrainRecipe) and recipe.train_block
@@ -332,11 +350,12 @@ def _packed(
     examples: Callable[[], Iterable[Example]],
     tokenizer: PreTrainedTokenizerBase,
     count: int | None = None,
+    lesson_of: Callable[[Sequence[Example]], int] | None = None,
 ) -> datasets.Dataset:
     file = recipe.out / "packed" / f"{name}.arrow"
     if not file.is_file():
         share, end = recipe.share_beginnings, recipe.answer_end
-        lengths = write_packed(examples(), count, tokenizer, recipe.max_length, file, share, end)
+        lengths = write_packed(examples(), count, tokenizer, recipe.max_length, file, share, end, lesson_of)
         logger.info("%s: %s", name, lengths)
     return open_packed(file)
 
@@ -351,4 +370,4 @@ def _shuffled(recipe: TrainRecipe) -> Iterable[Example]:
     if not recipe.share_beginnings:
         rows = rows.shuffle(seed=recipe.seed)
     for row in rows:
-        yield Example(id=row["id"], task=row["task"], prompt=row["prompt"], answer=row["answer"])
+        yield Example(row["id"], row["task"], row["prompt"], row["answer"], bucket=row["bucket"] or "")

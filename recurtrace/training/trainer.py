@@ -33,6 +33,7 @@ from recurtrace.model.checkpoint import ADAPTER_FILE, WeightReader, read_adapter
 from recurtrace.model.labelled_loss import accept_return_logits
 from recurtrace.training.budget import Clock
 from recurtrace.training.checkpoints import publish
+from recurtrace.training.curriculum import CurriculumSampler
 from recurtrace.training.depth_sampler import DepthSampler
 
 
@@ -59,6 +60,7 @@ class LoopTrainer(Trainer):
         collator: PackCollator,
         tokenizer: PreTrainedTokenizerBase,
         clock: Clock,
+        rows: CurriculumSampler | None = None,
         sampler: DepthSampler | None = None,
         evaluate_depths: Sequence[int] = (1,),
         merge_base: bool = False,
@@ -67,6 +69,7 @@ class LoopTrainer(Trainer):
         super().__init__(model, args, data_collator=collator, processing_class=tokenizer, **kwargs)
         if self.pop_callback(ProgressCallback) is not None:
             self.add_callback(DepthProgress)
+        self.rows = rows
         self.sampler = sampler
         self.evaluate_depths = evaluate_depths if sampler is not None else [None]
         self.merge_base = merge_base
@@ -85,6 +88,9 @@ class LoopTrainer(Trainer):
     def launched(self) -> str:
         """How this run is spread: its checkpoints can be resumed by the same only."""
         return f"{self.accelerator.distributed_type.value} with {self.args.world_size} processes"
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
+        return self.rows if self.rows is not None else super()._get_train_sampler(train_dataset)
 
     # --- depth --------------------------------------------------------------------------------------------------
 

@@ -98,3 +98,11 @@ def test_sweeps_that_do_not_belong_together_are_refused():
     other = replace(test, manifest=replace(test.manifest, loop_fingerprint="x"))
     with pytest.raises(RecurTraceError, match="differ in their loop fingerprint"):
         compare(heldout, other, {})
+
+
+def test_a_floor_may_be_given():
+    heldout, test = made("heldout", 0), made("test", 1)
+    heads = {None: head(2.0), "act": head(0.0, -9.0, "act")}
+    found = by_name(compare(heldout, test, heads, floor=4))
+    assert (found["recurtrace"].floor, found["act-floor"].mean_depth, found["calm-margin"].floor) == (4, 4.0, 4)
+    assert (found["recurtrace-no-floor"].floor, found["act"].mean_depth) == (1, 1.0)  # those have one of their own

@@ -29,13 +29,13 @@ def space(tmp_path):
     analyses = [analyse(made("heldout", s), named(made("test", s + 5)), heads, **TRAINED) for s in range(2)]
 
     def memory(i, t):  # wrong at sixteen loops, except on the task with a state
-        return i % 5 != 0 and (t != "16" or i % 2 == 1)
+        return i % 5 != 0 and (t == "adaptive" or i % 7 != 0) and (t != "16" or i % 2 == 1)
 
     def hard(i):
         return 6 if i // 2 % 2 else 2
 
     loop = [evaluation(memory, hard)] * 2
-    plain = [evaluation(lambda i, t: i % 5 > 1 and t != "16")] * 2
+    plain = [evaluation(lambda i, t: i % 5 > 1 and i % 7 != 0 and t != "16")] * 2
     worse = [evaluation(lambda i, t: i % 3 == 0)] * 2
     return Workspace(
         tmp_path, None, None, analyses, {"loop": loop, "plain-loop": plain, "full": worse, "adapter": loop}, {}
@@ -49,11 +49,11 @@ def test_what_holds_and_what_does_not(space):
     assert verdicts["Memory beats plain looping"] == "holds"
     assert verdicts["More so on items that carry a state, beyond the training depth"] == "holds"
     assert verdicts["Fixed depth peaks, then falls"] == "holds"
-    assert verdicts["The head is at least the best fixed depth"] == "holds"
+    assert verdicts["The head beats a fixed depth of as many loops, and is at least the best one"] == "holds"
     assert verdicts["ACT and PonderNet collapse to one loop"] == "holds"
     assert verdicts["Hard items get more loops"] == "holds"
     assert verdicts["Gain over a same-budget full fine-tune"] == "holds"
-    assert verdicts["The gain is not explained by a matched adapter"] == "cannot be told here"  # the same records
+    assert verdicts["The gain is not explained by a matched adapter"] == "holds"
     assert found["Hard items get more loops"].measured.startswith("+4.00 ± 0.00 loops")
     assert found["Memory beats plain looping"].seeds == 2
 
