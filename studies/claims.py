@@ -156,8 +156,8 @@ def _head_against_fixed(memory: Sequence[Evaluation], analyses: Sequence[HeadAna
     depths = ", ".join(f"{row.mean_depth:.0f}" for row in best)
     claim = gain.claim(
         "The head beats a fixed depth of as many loops, and is at least the best one",
-        f"adaptive at {spread(row.mean_depth for row in own)} loops against as many ({', '.join(matched)}); against the "
-        f"best fixed depth ({depths}) {spread(lost.points, '+.1f')} [{lost.low:+.1f}, {lost.high:+.1f}], within "
+        f"adaptive at {spread(row.mean_depth for row in own)} loops against as many ({', '.join(matched)}); against "
+        f"the best fixed depth ({depths}) {spread(lost.points, '+.1f')} [{lost.low:+.1f}, {lost.high:+.1f}], within "
         f"{MARGIN:g} point",
     )
     return replace(claim, verdict=next(verdict for verdict in order if verdict in verdicts))

@@ -4,7 +4,7 @@ The base reads stories and the talk that follows them, as in a children's book: 
 reads a question with a direct answer, which is what stage 1 asks ("Where? Ball", "Garden"). A story is told as
 
     told      facts in any order: "Ball is in Box. Box is with Anna. Anna is in Garden."
-    happened  events in their order: "Anna left Box in Barn. Ben gave Pot to Cleo. Ball went into Box. Anna went to Garden."
+    happened  events in their order: "Anna left Box in Barn. Ball went into Box. Ben gave Pot to Eva."
 
 As in a picture book everything has a name, so a fact is the same four words whatever it is about.
 
@@ -106,9 +106,7 @@ class Story:
 # --- the two ways to tell a story --------------------------------------------------------------------------------
 
 
-def who_holds_what(
-    rng: random.Random, names: Sequence[str], lines: int, length: int, placed: bool
-) -> dict[str, str]:
+def who_holds_what(rng: random.Random, names: Sequence[str], lines: int, length: int, placed: bool) -> dict[str, str]:
     """For each line a person in a place, and `length` things one in the other, which that person has or which lie in
     another place. Lines are of one length and kind, so that only following one tells where it ends. A story that is not
     `placed` says who has what, and not where they are."""

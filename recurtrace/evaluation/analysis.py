@@ -14,6 +14,7 @@ from recurtrace.evaluation.statistics import (
     gap_closed,
     hard_easy_gap,
     head_calibration,
+    mean_gap,
     paired_bootstrap,
     threshold_sweep,
     transitions,
@@ -57,7 +58,7 @@ def analyse(
 ) -> Analysis:
     """The comparison of methods and, where the model has a head of its own, everything about that head.
 
-    `oracle` and the `supervised` depths are those the head was trained on; `every_threshold` and `floor` are `compare`'s.
+    `oracle` and the `supervised` depths are those the head was trained on; the rest is as in `compare`.
     """
     seeds = test.folds()
     compared = compare(heldout, test, heads, oracle, "nll", every_threshold, floor)
@@ -188,7 +189,7 @@ def _operating_point(
 ) -> OperatingPointResult:
     depths = stop_depths(probs, "head", threshold, floor)
     right, seeds = test["correct"][:, 0].astype(bool), test.folds()
-    gap = hard_easy_gap(depths, right)
+    gap = mean_gap(depths, right, seeds)
     return OperatingPointResult(
         name=name,
         threshold=threshold,

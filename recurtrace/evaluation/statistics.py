@@ -120,6 +120,17 @@ def hard_easy_gap(depths: np.ndarray, right_at_one: np.ndarray) -> Gap:
     return Gap(easy, hard, hard - easy if easy is not None and hard is not None else None)
 
 
+def mean_gap(depths: np.ndarray, right_at_one: np.ndarray, seeds: np.ndarray) -> Gap:
+    """The mean over evaluation seeds, as the paper has it; a seed without easy or hard items has no say in theirs."""
+    gaps = [hard_easy_gap(depths[seeds == seed], right_at_one[seeds == seed]) for seed in np.unique(seeds)]
+
+    def mean(values: list[float | None]) -> float | None:
+        there = [value for value in values if value is not None]
+        return float(np.mean(there)) if there else None
+
+    return Gap(*(mean([getattr(gap, name) for gap in gaps]) for name in ("easy", "hard", "gap")))
+
+
 def by_seed(values: np.ndarray, seeds: np.ndarray) -> dict[int, float]:
     """Mean of each evaluation seed."""
     return {int(seed): float(values[seeds == seed].mean()) for seed in np.unique(seeds)}
@@ -215,7 +226,7 @@ def threshold_sweep(
                 threshold=threshold,
                 mean_depth=float(depths.mean()),
                 loop_cut=float(1 - depths.mean() / budget),
-                gap=hard_easy_gap(depths, correct[:, 0]).gap,
+                gap=mean_gap(depths, correct[:, 0], seeds).gap,
                 gain=int(gains.sum()),
                 seeds_without_loss=sum(int(gains[seeds == seed].sum() >= 0) for seed in np.unique(seeds)),
             )

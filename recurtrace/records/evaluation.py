@@ -101,6 +101,8 @@ class Evaluation:
 
     manifest: EvaluationManifest
     records: list[ItemRecord]
+    seed: int | None = None
+    """The model's training seed, where it stands in a study's folder seed-<n>."""
 
     @cached_property
     def tasks(self) -> dict[str, list[ItemRecord]]:

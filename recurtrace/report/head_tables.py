@@ -138,7 +138,8 @@ def checks(analyses: list[HeadAnalysis]) -> Table:
 def reconciliation(analyses: list[HeadAnalysis]) -> Table:
     rows = []
     for name in [point.name for point in analyses[0].operating_points]:
-        found = [point for analysis in analyses if (point := analysis.point(name)) is not None]
+        shown = [median_seed(analyses)] if name == "illustration" else analyses  # as in the paper
+        found = [point for analysis in shown if (point := analysis.point(name)) is not None]
         rows.append(
             [
                 POINTS[name],

@@ -134,7 +134,7 @@ def _read(folder: Path) -> Workspace | None:
         probe=BlockProbe.read(probe) if probe.is_file() else None,
         cost=CostReport.read(cost) if cost.is_file() else None,
         analyses=[Analysis.read(file) for file in sorted(folder.glob("analysis/*.json"))],
-        evaluations=_by_run(folder / "evaluations", EVALUATION, lambda file: read_evaluation(file.parent)),
+        evaluations=_by_run(folder / "evaluations", EVALUATION, _evaluation),
         budgets=_by_run(folder / "runs", BUDGET_FILE, Budget.read),
         head_budgets=[HeadBudget.read(file) for file in sorted(folder.glob(f"models/*/{HEAD_BUDGET_FILE}"))],
         task_analyses=[one for one in by_task if isinstance(one, HeadAnalysis)],
@@ -151,8 +151,19 @@ def _read(folder: Path) -> Workspace | None:
     return found
 
 
+def _evaluation(manifest: Path) -> Evaluation:
+    return replace(read_evaluation(manifest.parent), seed=_seed(manifest))
+
+
+def _seed(file: Path) -> int | None:
+    """The training seed that a folder's name gives."""
+    number = file.parent.name.removeprefix("seed-")
+    return int(number) if number.isdecimal() else None
+
+
 def _by_run(folder: Path, file: str, read: Callable[[Path], T]) -> dict[str, list[T]]:
     found: dict[str, list[T]] = {}
-    for path in sorted([*folder.glob(f"*/{file}"), *folder.glob(f"*/seed-*/{file}")]):
+    paths = [*folder.glob(f"*/{file}"), *folder.glob(f"*/seed-*/{file}")]
+    for path in sorted(paths, key=lambda path: (path.relative_to(folder).parts[0], _seed(path) or 0, path)):
         found.setdefault(plain(path.relative_to(folder).parts[0]), []).append(read(path))
     return dict(sorted(found.items()))

@@ -11,7 +11,6 @@ from recurtrace.errors import RecurTraceError
 from recurtrace.stages.settings import OnExamples
 
 if TYPE_CHECKING:
-    from recurtrace.halting.sweep import MAX_LENGTH
     from recurtrace.serving.offline import OfflineModel
 
 
@@ -20,6 +19,7 @@ def offline_model(
     name: str, settings: OnExamples, deepest: int, loops: Sequence[int | str] = (), head: str | None = None
 ) -> "Iterator[OfflineModel]":
     """The model of a stage; vLLM's processes end with the block."""
+    from recurtrace.halting.sweep import MAX_LENGTH
     from recurtrace.serving.offline import OfflineModel
 
     folder = Path(place(name))

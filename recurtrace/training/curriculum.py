@@ -1,46 +1,11 @@
-"""Easy examples first: lessons that let in more of the data as a run goes on. An extension (not in the paper).
+"""The order of rows that lessons give (training/lessons.py)."""
 
-Every method of a comparison is given the same lessons, so budgets stay equal.
-"""
-
-import math
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
-from pydantic import Field, PositiveInt
 from torch.utils.data import Sampler
-
-from recurtrace.data.example import Example
-from recurtrace.recipe import Recipe
-
-
-class Lesson(Recipe):
-    """The beginning of a run, in which only some examples are drawn."""
-
-    until: float = Field(gt=0, lt=1)
-    """Share of the steps at which it ends."""
-    tasks: list[str] = []
-    """Tasks that are drawn from. Default: all."""
-    hardest: PositiveInt | None = None
-    """Largest number in an example's bucket, as the 2 of facts=2. Default: any."""
-
-    def admits(self, example: Example) -> bool:
-        return (not self.tasks or example.task in self.tasks) and (
-            self.hardest is None or difficulty(example.bucket) <= self.hardest
-        )
-
-
-def difficulty(bucket: str) -> float:
-    """The number in a bucket such as facts=2; without one, an example is for the time after all lessons."""
-    number = bucket.rpartition("=")[2]
-    return float(number) if number.isdecimal() else math.inf
-
-
-def first_lesson(lessons: Sequence[Lesson], examples: Sequence[Example]) -> int:
-    """The first lesson that admits all of these, which are packed together; `len(lessons)` if none does."""
-    admitting = (all(map(lesson.admits, examples)) for lesson in lessons)
-    return next((number for number, admits in enumerate(admitting) if admits), len(lessons))
 
 
 @dataclass(frozen=True)
@@ -62,7 +27,7 @@ class CurriculumSampler(Sampler[int]):
         generator = torch.Generator().manual_seed(self.seed)
         lessons = torch.tensor(self.row_lessons)
         bounds = [0, *(round(end * self.count) for end in self.ends), self.count]
-        for lesson, (begin, stop) in enumerate(zip(bounds, bounds[1:], strict=False)):
+        for lesson, (begin, stop) in enumerate(itertools.pairwise(bounds)):
             rows = (lessons <= lesson).nonzero().flatten()
             for start in range(begin, stop, len(rows)):  # each row once before any comes again
                 order = torch.randperm(len(rows), generator=generator)[: stop - start]

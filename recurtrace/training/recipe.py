@@ -11,7 +11,7 @@ from recurtrace.assets import place
 from recurtrace.data.example import End
 from recurtrace.data.synthetic import PRETRAIN_STEPS, Sizes
 from recurtrace.recipe import Recipe, Seed, Switch
-from recurtrace.training.curriculum import Lesson
+from recurtrace.training.lessons import Lesson
 
 Method = Literal["loop", "plain_loop", "full", "adapter"]
 

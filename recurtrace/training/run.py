@@ -30,8 +30,9 @@ from recurtrace.model.tokenizer import load_tokenizer
 from recurtrace.records import BUDGET_FILE, Budget, write_record
 from recurtrace.training.budget import Clock, training_macs
 from recurtrace.training.checkpoints import has_trained, last_whole_checkpoint
-from recurtrace.training.curriculum import CurriculumSampler, first_lesson
+from recurtrace.training.curriculum import CurriculumSampler
 from recurtrace.training.depth_sampler import DepthSampler
+from recurtrace.training.lessons import first_lesson
 from recurtrace.training.methods import build_model, changes_base, fitted, loop_config, on_its_base
 from recurtrace.training.recipe import Optimization, PretrainRecipe, TrainRecipe
 from recurtrace.training.trainer import LoopTrainer

@@ -20,6 +20,7 @@ from recurtrace.evaluation.statistics import (
     hard_easy_gap,
     head_calibration,
     histogram_mean,
+    mean_gap,
     paired_bootstrap,
     threshold_sweep,
     transitions,
@@ -180,8 +181,14 @@ def test_deepened_and_composition_by_hand():
 def test_threshold_sweep_by_hand():
     probs = np.array([[0.9, 0.2, 0.1], [0.3, 0.9, 0.1]])
     correct = np.array([[0, 1, 0], [1, 0, 1]], dtype=bool)
-    always, middle, never = threshold_sweep(probs, correct, np.array([0, 1]), [1.0, 0.25, 0.0])
+    always, middle, never = threshold_sweep(probs, correct, np.array([0, 0]), [1.0, 0.25, 0.0])
     assert (always.mean_depth, always.gain) == (1.0, 0)
     assert always.loop_cut == pytest.approx(2 / 3)
     assert (middle.mean_depth, middle.gain, middle.gap) == (2.5, 1, -1)
-    assert (never.mean_depth, never.gain, never.seeds_without_loss) == (3.0, 0, 2)
+    assert (never.mean_depth, never.gain, never.seeds_without_loss) == (3.0, 0, 1)
+
+
+def test_the_gap_is_a_mean_over_evaluation_seeds():
+    depths, right = np.array([2, 4, 2, 2, 8, 3]), np.array([1, 0, 1, 1, 0, 1])
+    found = mean_gap(depths, right, np.array([0, 0, 1, 1, 1, 2]))  # the third seed has no hard item
+    assert (found.easy, found.hard, found.gap) == (pytest.approx(7 / 3), 6, 4)

@@ -8,7 +8,8 @@ import torch
 from recurtrace.data.example import Example
 from recurtrace.data.packing import open_packed
 from recurtrace.errors import RecurTraceError
-from recurtrace.training.curriculum import CurriculumSampler, Lesson, difficulty, first_lesson
+from recurtrace.training.curriculum import CurriculumSampler
+from recurtrace.training.lessons import Lesson, difficulty, first_lesson
 from recurtrace.training.run import train
 
 LESSONS = [
