@@ -62,7 +62,7 @@ docs: install  ## put what the examples print now into README and docs
 	$(BIN)/python -m studies.plans --page docs/reproducing.md
 
 study: install  ## train and compare on the embedded base, three seeds (hours on two cores)
-	$(BIN)/python -m studies.embedded --page docs/results.md
+	$(BIN)/python -m studies.embedded --page docs/results.md --readme README.md
 
 lock: install  ## write requirements.lock from what is installed
 	(echo '# The exact versions that `make` installs. Written by `make lock`.'; \

@@ -7,6 +7,13 @@ from recurtrace.errors import RecurTraceError
 
 Depth = int | str
 LONGEST_RANGE = 4096
+LEAST_LIMIT = 64
+
+
+def depth_limit(train_max: int, limit: int | None = None) -> int:
+    """The deepest loop that may be asked for, by the largest depth of training: beyond it a number is rather a typing
+    error."""
+    return limit or max(8 * train_max, LEAST_LIMIT)
 
 
 def format_depths(depths: Sequence[Depth]) -> str:

@@ -6,13 +6,14 @@ begins with these two.
 
 import errno
 import fcntl
+import filecmp
 import json
 import os
 import shutil
 import socket
 import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -37,11 +38,27 @@ class Kind:
     """The file by which it is known."""
     files: tuple[str, ...]
     """Patterns of all others it consists of."""
+    fields: tuple[str, ...] = ()
+    """What its manifest says, by which it is told from someone else's file of that name."""
+
+    def is_in(self, folder: Path) -> bool:
+        """Whether a folder holds one."""
+        file = folder / self.manifest
+        if not self.fields:
+            return file.is_file()
+        try:
+            found = json.loads(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError):
+            return False
+        return isinstance(found, dict) and all(name in found for name in self.fields)
+
+    def paths(self, folder: Path) -> list[Path]:
+        """What is there of it, or is called so."""
+        return [path for pattern in (*self.files, self.manifest) for path in folder.glob(pattern)]
 
     def remove(self, folder: Path) -> None:
         """Take it out of a folder, and what a killed process was writing of it; files of other kinds stay."""
-        for pattern in (*self.files, self.manifest):
-            _remove(folder.glob(pattern))
+        _remove(self.paths(folder))
         self.remove_temporary(folder)
 
     def remove_temporary(self, folder: Path) -> None:
@@ -62,16 +79,8 @@ def locked(folder: Path) -> Iterator[None]:
     """
     if folder.is_file():
         raise RecurTraceError(f"{str(folder)!r} is a file; choose a folder.")
-    made = [place for place in (folder, *folder.parents) if not place.exists()]
-    with disk_full_told(folder):
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            with lock(folder / LOCK, f"{str(folder)!r} is being written"):
-                yield
-        finally:
-            for place in made:
-                if place.is_dir() and not any(place.iterdir()):
-                    place.rmdir()
+    with disk_full_told(folder), made_folder(folder), lock(folder / LOCK, f"{str(folder)!r} is being written"):
+        yield
 
 
 @contextmanager
@@ -123,7 +132,7 @@ def claim(
     if overwrite or not (folder / kind.manifest).is_file():
         claim_new(folder, kind, overwrite)
         return None
-    found = load_manifest(folder / kind.manifest, kind.name, "the same command")
+    found = load_manifest(folder / kind.manifest, kind.name)
     if (name := difference(found, what, paths)) is not None:
         raise RecurTraceError(
             f"{str(folder)!r} already holds a different {kind.name} (different {name.replace('_', ' ')}); choose "
@@ -146,8 +155,12 @@ def difference(found: Mapping[str, Any], what: Mapping[str, Any], paths: Collect
 
 
 def claim_new(folder: Path, kind: Kind, overwrite: bool = False) -> None:
-    """Refuse a folder that holds anything, unless that is to be overwritten."""
-    if overwrite or not holds_something(folder):
+    """Refuse a folder that holds anything, unless that is to be overwritten: one of the kind, never another's files."""
+    if not holds_something(folder):
+        return
+    if overwrite:
+        if not kind.is_in(folder) and (foreign := kind.paths(folder)):
+            raise _foreign(foreign[0], kind)
         return
     if (folder / kind.manifest).is_file():
         raise RecurTraceError(
@@ -159,9 +172,15 @@ def claim_new(folder: Path, kind: Kind, overwrite: bool = False) -> None:
     )
 
 
+def _foreign(path: Path, kind: Kind) -> RecurTraceError:
+    return RecurTraceError(
+        f"{str(path)!r} is not part of a {kind.name} and would be replaced; choose another folder, or move it away."
+    )
+
+
 def begin(folder: Path, kind: Kind, manifest: Mapping[str, Any]) -> None:
     """Write the manifest of new work; what it replaces goes only now, when nothing can be refused any more."""
-    if (folder / kind.manifest).is_file():
+    if kind.is_in(folder):
         kind.remove(folder)
     write_json(folder / kind.manifest, manifest)
 
@@ -196,14 +215,14 @@ def _texts(error: BaseException | None) -> Iterator[str]:
 @contextmanager
 def writing(path: Path) -> Iterator[Path]:
     """Gives a temporary path beside `path`; what was written there takes its name when the block ends well."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with disk_full_told(path):
-            yield temporary
-            os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with made_folder(path.parent):
+        try:
+            with disk_full_told(path):
+                yield temporary
+                os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
 
 
 def write_json(path: Path, what: Any) -> None:
@@ -211,8 +230,8 @@ def write_json(path: Path, what: Any) -> None:
         temporary.write_text(json.dumps(what, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def load_manifest(file: Path, kind: str, command: str) -> dict[str, Any]:
-    """What a stage wrote about its folder, with a sentence where there is none."""
+def load_manifest(file: Path, kind: str, command: str = "") -> dict[str, Any]:
+    """What a stage wrote about its folder, with a sentence where there is none; `command` is the one that makes it."""
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
         if not isinstance(found, dict):
@@ -221,7 +240,8 @@ def load_manifest(file: Path, kind: str, command: str) -> dict[str, Any]:
     except FileNotFoundError as error:
         raise RecurTraceError(f"{str(file.parent)!r} holds no {kind}; make one with `{command}`.") from error
     except (ValueError, RecursionError) as error:
-        raise RecurTraceError(f"{file} is damaged; run `{command}` again, into another folder.") from error
+        again = f"`{command}`" if command else "the same command"
+        raise RecurTraceError(f"{file} is damaged; run {again} again, into another folder.") from error
 
 
 @contextmanager
@@ -230,15 +250,48 @@ def writing_folder(folder: Path, replaces: Iterable[str] = ()) -> Iterator[Path]
 
     What matches the patterns of `replaces` and was not written anew is removed, so that nothing old is taken for new.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f"{STAGING}-", suffix=".tmp", dir=folder))
+    with made_folder(folder):
+        temporary = Path(tempfile.mkdtemp(prefix=f"{STAGING}-", suffix=".tmp", dir=folder))
+        try:
+            with disk_full_told(folder):
+                yield temporary
+            new = sorted(_files_in(temporary), key=lambda file: (file.name == "config.json", file))
+            old = [path for pattern in replaces for path in folder.glob(pattern)] if new else []
+            _remove(path for path in old if path.relative_to(folder) not in new)
+            for place in {path.parent for path in old} - {folder}:
+                _remove_if_empty(place)
+            for file in new:
+                (folder / file).parent.mkdir(parents=True, exist_ok=True)
+                os.replace(temporary / file, folder / file)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+def refuse_foreign(folder: Path, temporary: Path, kind: Kind) -> None:
+    """What is about to move to a folder must not replace another file there that is not part of the kind."""
+    own = set(kind.paths(folder)) if kind.is_in(folder) else set()
+    for file in _files_in(temporary):
+        there = folder / file
+        if there.exists() and there not in own and not filecmp.cmp(temporary / file, there, shallow=False):
+            raise _foreign(there, kind)
+
+
+def _files_in(folder: Path) -> list[Path]:
+    return [file.relative_to(folder) for file in folder.rglob("*") if file.is_file()]
+
+
+@contextmanager
+def made_folder(folder: Path) -> Iterator[None]:
+    """The folder is there; of those that had to be made for it, the ones that stay empty are removed."""
+    made = [place for place in (folder, *folder.parents) if not place.exists()]
     try:
-        with disk_full_told(folder):
-            yield temporary
-        new = sorted(temporary.iterdir(), key=lambda file: (file.name == "config.json", file.name))
-        for pattern in replaces if new else ():
-            _remove(old for old in folder.glob(pattern) if old.is_dir() or not (temporary / old.name).exists())
-        for file in new:
-            os.replace(file, folder / file.name)
+        folder.mkdir(parents=True, exist_ok=True)
+        yield
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        for place in made:
+            _remove_if_empty(place)
+
+
+def _remove_if_empty(folder: Path) -> None:
+    with suppress(OSError):  # it holds something, or is gone
+        folder.rmdir()

@@ -18,11 +18,12 @@ import yaml
 from pydantic import Field, PositiveInt, model_validator
 
 from recurtrace import stages
-from recurtrace.assets import EMBEDDED
+from recurtrace.assets import EMBEDDED, place
+from recurtrace.depths import depth_limit
 from recurtrace.errors import RecurTraceError
 from recurtrace.files import Kind, claim_new, empty, load_manifest, lock, write_json
 from recurtrace.halting.methods import OBJECTIVES, OWN_OBJECTIVE, PENALISED
-from recurtrace.recipe import Recipe, Seed, Switch
+from recurtrace.recipe import Name, Recipe, Seed, Switch
 from recurtrace.stages.settings import StageSettings
 from recurtrace.training.checkpoints import has_trained
 from recurtrace.training.recipe import TrainRecipe
@@ -58,7 +59,7 @@ class PipelineRecipe(Recipe):
     leaves the others as they are."""
     baselines: list[TrainMethod] = []
     """Trained under the same budget, and evaluated."""
-    ablations: dict[str, dict[str, Any]] = {}
+    ablations: dict[Name, dict[str, Any]] = {}
     """Further looped runs by name, with the fields of the loop's config that differ, as in window-1:
     {loop_memory_window: 1}."""
     same_start: bool = False
@@ -82,7 +83,7 @@ class PipelineRecipe(Recipe):
     """Heads to distill; the oracle's becomes the model's own."""
     strengths: list[float] = []
     """Further strengths of ACT's penalty and PonderNet's prior, each a head of its own."""
-    task_heads: list[str] = []
+    task_heads: list[Name] = []
     """Tasks that each get a head and a threshold of their own, without a floor. One that is not in the mixture has
     a part of its own training data held out."""
     task_items: PositiveInt = 1500
@@ -132,6 +133,22 @@ class PipelineRecipe(Recipe):
     def _check_floor(self) -> "PipelineRecipe":
         if self.floor is not None and self.floor > self.depth:
             raise ValueError(f"floor {self.floor} is beyond the pipeline's depth of {self.depth}")
+        return self
+
+    @model_validator(mode="after")
+    def _check_depths(self) -> "PipelineRecipe":
+        asked = {"depth": self.depth, "loops": max([1, *(one for one in self.loops if isinstance(one, int))])}
+        for run in (run for run in self.runs() if run.looped):
+            recipe = TrainRecipe.check(self.training(run, self.seeds[0]), f"train ({run.name})")
+            trained, limit = recipe.loop.get("loop_train_max", 8), recipe.loop.get("loop_depth_limit")
+            if not isinstance(trained, int) or not isinstance(limit, int | None):
+                continue  # training says what is wrong with them
+            for name, depth in (asked | {"train.evaluate_depths": max(recipe.evaluate_depths)}).items():
+                if depth > depth_limit(trained, limit):
+                    raise ValueError(
+                        f"{name} goes to {depth:,}, beyond the limit of {depth_limit(trained, limit)} for {run.name}, "
+                        f"trained on up to {trained:,} loops; lower it, or set train.loop.loop_depth_limit"
+                    )
         return self
 
     def _check_distill(self) -> None:
@@ -218,6 +235,7 @@ class Run:
 
 
 SPLITS = ("train", "heldout", "test")
+_ON_THE_BASE = ("data", "probe", "train", "evaluate base")
 
 
 @dataclass(frozen=True)
@@ -333,6 +351,8 @@ class Pipeline:
         chosen = [stage for stage in plan if not only or any(fnmatch(stage.name, pattern) for pattern in only)]
         for stage in chosen:
             self._refuse(stage, states[stage.name])  # all of them before anything is changed
+        if any(stage.name.startswith(_ON_THE_BASE) and not states[stage.name].done for stage in chosen):
+            self._check_base()
         for stage in chosen:
             file = self._file(stage.name).with_suffix(".lock")
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -348,6 +368,21 @@ class Pipeline:
                 stage.run(launcher)
                 self._note(stage.name, states[stage.name].digest, done=True)
         return self.out / "report" / "report.html"
+
+    def _check_base(self) -> None:
+        """Refuse a base that cannot be looped or trained as the recipe says, before data is built for it."""
+        from recurtrace.model.base import read_base_config
+        from recurtrace.model.positions import longest_input
+        from recurtrace.training.methods import fitted, loop_config
+
+        recipe, remedy = self.recipe, "lower max_length in the recipe, or set extrapolate there"
+        config = read_base_config(place(recipe.base), trust_remote_code=recipe.trust_remote_code)
+        longest_input(config, recipe.max_length, 1024, recipe.extrapolate, remedy)
+        for run in recipe.runs():
+            made = TrainRecipe.check(recipe.training(run, recipe.seeds[0]), f"train ({run.name})")
+            fitted(made, config)
+            if not recipe.probe and run.start_from is None:  # else the block is not known yet
+                loop_config(made, config)
 
     def states(self, plan: Sequence[Stage]) -> dict[str, "State"]:
         """How far every stage is, as the files say."""
@@ -401,8 +436,8 @@ class Pipeline:
     def _digest(self, stage: Stage, digests: dict[str, str]) -> str:
         """Of all that a stage's result depends on; where the whole of it lies does not matter."""
         settings: list[Any] = [step.model_dump(mode="json") for _, step in stage.steps]
-        if stage.name == "data":  # what the recipe says, not what it is called
-            settings.append(self.recipe.mixture.read_text(encoding="utf-8"))
+        if stage.name == "data":  # what the recipe says, not where it lies: the package may be installed anew
+            settings[0]["recipe"] = self.recipe.mixture.read_text(encoding="utf-8")
         text = json.dumps(self._anywhere(settings), sort_keys=True)
         return hashlib.sha256("\0".join([text, *(digests[name] for name in stage.after)]).encode()).hexdigest()[:16]
 

@@ -5,20 +5,21 @@ example, and that every greedy answer is written out to its last token, so sweep
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 from recurtrace import stages
 from recurtrace.assets import place
 from recurtrace.data.counts import COUNTS, evaluated
 from recurtrace.data.mixture import MixtureRecipe, Source, is_mixture, mixture_sizes
-from recurtrace.data.selection import named_tasks
-from recurtrace.model.base import read_base_config
+from recurtrace.data.selection import OWN_HELDOUT, named_tasks
+from recurtrace.data.synthetic import TRAIN_ITEMS
 from recurtrace.model.configuration_recurtrace import RecurTraceConfig
 from recurtrace.model.cost import Cost, cost_of
 from recurtrace.pipeline import Pipeline, PipelineRecipe, Stage
-from recurtrace.training.estimate import estimate
+from recurtrace.training.estimate import estimate, shape_of_base
 from recurtrace.training.methods import loop_config
 from recurtrace.training.recipe import TrainRecipe
 
@@ -91,8 +92,9 @@ class _Counts:
 
     def __init__(self, recipe: PipelineRecipe, tokens: int):
         self.recipe, self.tokens = recipe, min(tokens, recipe.max_length or tokens)
-        self.base = read_base_config(place(recipe.base))
-        self.examples = _training_examples(recipe)
+        self.base = shape_of_base(place(recipe.base))
+        self.there = _There(recipe)
+        self.examples = self.there.trained_on()
         self.config, self.cost = self._shape()
         self.table: dict[Callable[..., Any], Callable[[Any], Demand]] = {
             stages.data: self._data,
@@ -126,12 +128,16 @@ class _Counts:
         return Demand(rows, rows, steps * one.flops_per_step, packed + known.keep * checkpoint + 4 * one.trained)
 
     def _sweep(self, settings: stages.SweepSettings) -> Demand:
-        items = settings.count or (settings.per_task or 0) * len(settings.tasks) or self.examples
+        items = self.there.sampled(settings.split, settings.tasks, settings.count, settings.per_task)
         states = 2 * 4 * self.base.hidden_size * len(settings.depths) if settings.states else 0
         return self._measured(items, list(settings.depths), states + 64 * len(settings.depths))
 
     def _evaluate(self, settings: stages.EvaluateSettings) -> Demand:
-        items = evaluated(named_tasks(settings.data)) if settings.sampled else settings.count or 0
+        items = (
+            evaluated(named_tasks(settings.data))
+            if settings.sampled
+            else self.there.sampled(settings.split, settings.tasks, settings.count, settings.per_task)
+        )
         fixed = [depth for depth in settings.loops if isinstance(depth, int)]
         named = [self.recipe.depth // 2 for depth in settings.loops if not isinstance(depth, int)]
         return self._measured(items, [*fixed, *named], 300 + 80 * len(settings.loops))
@@ -157,15 +163,47 @@ class _Counts:
         return recipe.model_copy(update={"probe": None, "start_from": None, "loop": {**recipe.loop, **middle}})
 
 
-def _training_examples(recipe: PipelineRecipe) -> int:
-    """Of the mixture as it was built, or as its recipe asks for."""
-    if is_mixture(recipe.out / "mixture"):
-        return sum(mixture_sizes(recipe.out / "mixture").values())
-    return sum(source.count or _all_of(source) for source in MixtureRecipe.read(recipe.mixture).sources)
+class _There:
+    """How many examples there are: of a mixture as its recipe asks for them, and of other tasks."""
+
+    def __init__(self, recipe: PipelineRecipe):
+        mixture = MixtureRecipe.read(recipe.mixture)
+        self.kept = mixture.heldout
+        self.sources = {source.name: source for source in mixture.sources}
+        folder = recipe.out / "mixture"
+        self.built = mixture_sizes(folder) if is_mixture(folder) else {}
+
+    def trained_on(self) -> int:
+        """In the mixture as it was built, or as it would be."""
+        return sum(self.built.values()) or sum(int(self.of(name, "train")) for name in self.sources)
+
+    def sampled(self, split: str, tasks: Sequence[str], count: int | None, per_task: int | None) -> int:
+        """What a stage gets that asks for so many examples; fewer than it asks for where there are no more."""
+        wanted = tasks or [name for name, source in self.sources.items() if "test" in source.row.splits]
+        found = sum(min(self.of(name, split), per_task or inf) for name in wanted)
+        return int(min(found, count or found))
+
+    def of(self, task: str, split: str) -> float:
+        """Examples of a task in a split; inf for a test that no table counts."""
+        if split == "test":
+            return COUNTS[task].test if task in COUNTS else inf
+        source = self.sources.get(task)
+        if source is None:  # the mixture lacks it: a part of its own training data is held out
+            held_out = COUNTS[task].train // OWN_HELDOUT
+            return held_out if split == "heldout" else COUNTS[task].train - held_out
+        own_heldout = "heldout" in source.row.splits
+        whole = _all_of(source, 0 if own_heldout else self.kept)
+        held_out = self.kept if own_heldout else min(self.kept, whole // 10)
+        return held_out if split == "heldout" else min(whole - (0 if own_heldout else held_out), source.count or whole)
 
 
-def _all_of(source: Source) -> int:
-    """Training examples of a source: as the table counts them, or as its own file has lines."""
+def _all_of(source: Source, kept: int) -> int:
+    """Training examples that a source is taken from: as the table counts them, or as its own file has lines.
+
+    A generated or streamed one gives what it is asked for, and what is `kept` from training.
+    """
+    if source.row.endless:
+        return source.count + kept if source.count else TRAIN_ITEMS
     if source.row.files:
         with source.row.files["train"].open("rb") as lines:
             return sum(1 for _ in lines)

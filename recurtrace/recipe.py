@@ -4,11 +4,12 @@ A recipe names other recipes relative to itself. Data, runs and models are relat
 directory.
 """
 
+import re
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from recurtrace.errors import RecurTraceError, brief
 from recurtrace.recipes import find
@@ -17,6 +18,16 @@ Seed = Annotated[int, Field(ge=0, lt=2**32)]
 """What torch, numpy and random all take."""
 Switch = Annotated[bool, Field(exclude_if=lambda value: not value)]
 """Written down only where it is on, so that work begun before there was such a switch is still the same work."""
+
+
+def _file_name(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9_-]+", name):
+        raise ValueError("a name may have letters, digits, - and _ only")
+    return name
+
+
+Name = Annotated[str, AfterValidator(_file_name)]
+"""What a folder or a file is called after."""
 CONSENTS = ("overwrite", "trust_remote_code")
 """What only the one who types a command can allow: a recipe may be someone else's."""
 
@@ -102,19 +113,20 @@ def _types(annotation: Any) -> set[Any]:
 def with_changes(fields: dict[str, Any], changes: list[str]) -> dict[str, Any]:
     """Fields with some of them changed, each as `field=value` or `part.field=value`."""
     for change in changes:
+        shown = repr(brief(change, 80))
         name, sign, value = change.partition("=")
         if not sign:
-            raise RecurTraceError(f"{change!r} changes no field; write it as field=value.")
+            raise RecurTraceError(f"{shown} changes no field; write it as field=value.")
         place = fields
         *parents, last = name.strip().split(".")
         for parent in parents:
             place = place.setdefault(parent, {})
             if not isinstance(place, dict):
-                raise RecurTraceError(f"{change!r}: {parent} has no fields of its own.")
+                raise RecurTraceError(f"{shown}: {brief(parent, 80)} has no fields of its own.")
         try:
             place[last] = yaml.safe_load(value)
         except (yaml.YAMLError, ValueError, RecursionError) as error:
-            raise RecurTraceError(f"{change!r}: {value!r} is not a YAML value; quote it.") from error
+            raise RecurTraceError(f"{shown}: {brief(value, 80)!r} is not a YAML value; quote it.") from error
     return fields
 
 

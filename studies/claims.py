@@ -18,6 +18,7 @@ from recurtrace.report.table import spread
 from recurtrace.report.workspace import Workspace
 
 Verdict = Literal["holds", "does not hold", "cannot be told here"]
+UNKNOWN: Verdict = "cannot be told here"
 MARGIN = 1.0  # points that "no worse" and "at least" may lose
 MIDDLE, BEYOND = "4", "16"  # the mean training depth, and twice its clamp
 
@@ -54,6 +55,11 @@ class Difference:
             return "holds"
         return "does not hold" if self.high < -margin else "cannot be told here"
 
+    @property
+    def turned(self) -> "Difference":
+        """The other one's lead."""
+        return Difference([-points for points in self.points], -self.high, -self.low, self.p)
+
     def claim(self, says: str, what: str, margin: float = 0.0) -> Claim:
         measured = f"{spread(self.points, '+.1f')} points, {what}"
         interval, p = f"[{self.low:+.1f}, {self.high:+.1f}]", ", ".join(f"{p:.2g}" for p in self.p)
@@ -78,46 +84,93 @@ def difference(ours: np.ndarray, theirs: np.ndarray) -> Difference:
 
 
 def claims(space: Workspace, stateful: Sequence[str], lookups: Sequence[str], hard: int) -> list[Claim]:
-    """The ten. `stateful` and `lookups` are tasks, `hard` the number of steps from which items are hard."""
+    """The ten. `stateful` and `lookups` are tasks, `hard` the number of steps from which items are hard.
+
+    A claim about a run that the study does not have cannot be told; adaptive depth is of the seeds that have it.
+    """
     found, analyses = space.evaluations, space.head_analyses
-    if missing := [run for run in ("loop", "plain-loop", "full", "adapter") if run not in found]:
-        raise RecurTraceError(f"the study lacks evaluations/{missing[0]}; run it to its end.")
-    memory, plain = found["loop"], found["plain-loop"]
+    if "loop" not in found or not analyses:
+        raise RecurTraceError("the study lacks evaluations/loop or analysis/; run it to its end.")
+    memory = found["loop"]
+    adaptive = [run for run in memory if "adaptive" in run.manifest.loops]
+    best = [_evaluated(memory[0], analysis.best_heldout or analysis.floor) for analysis in analyses]
 
     def gain(asked: str, of: Callable[[ItemRecord], bool] = lambda record: True) -> Difference:
-        return difference(right(memory, asked, of), right(plain, asked, of))
+        return difference(right(memory, asked, of), right(found["plain-loop"], asked, of))
 
-    looking_up = gain(MIDDLE, lambda record: record.task in lookups)
-    best = [_evaluated(memory[0], analysis.best_heldout or analysis.floor) for analysis in analyses]
-    adaptive = right(memory, "adaptive")
-    return [
-        gain(MIDDLE).claim("Memory beats plain looping", f"memory against plain looping at {MIDDLE} loops"),
-        _more_on_state(memory, plain, stateful),
-        Difference([-p for p in looking_up.points], -looking_up.high, -looking_up.low, looking_up.p).claim(
+    def over(run: str) -> Difference:
+        return difference(right(adaptive, "adaptive"), right(_of_seeds(found[run], adaptive), "1"))
+
+    rows: list[tuple[str, str, Callable[[str], Claim]]] = [
+        (
+            "Memory beats plain looping",
+            "plain-loop",
+            lambda says: gain(MIDDLE).claim(says, f"memory against plain looping at {MIDDLE} loops"),
+        ),
+        (
+            "More so on items that carry a state, beyond the training depth",
+            "plain-loop",
+            lambda says: _more_on_state(says, memory, found["plain-loop"], stateful),
+        ),
+        (
             "Plain looping is no worse on pure lookups",
-            f"plain looping against memory on {', '.join(lookups)} at {MIDDLE} loops; within {MARGIN:g} point",
-            MARGIN,
+            "plain-loop",
+            lambda says: gain(MIDDLE, lambda record: record.task in lookups).turned.claim(
+                says,
+                f"plain looping against memory on {', '.join(lookups)} at {MIDDLE} loops; within {MARGIN:g} point",
+                MARGIN,
+            ),
         ),
-        difference(
-            np.array([right([run], depth)[0] for run, depth in zip(memory, best, strict=True)]), right(memory, BEYOND)
-        ).claim(
+        (
             "Fixed depth peaks, then falls",
-            f"the evaluated depth next to that of lowest held-out loss ({', '.join(best)}) against {BEYOND} loops",
+            "loop",
+            lambda says: difference(
+                np.array([right([run], depth)[0] for run, depth in zip(adaptive, best, strict=True)]),
+                right(adaptive, _deepest(memory[0])),
+            ).claim(
+                says,
+                f"the evaluated depth next to that of lowest held-out loss ({', '.join(best)}) against "
+                f"{_deepest(memory[0])} loops",
+            ),
         ),
-        _head_against_fixed(memory, analyses),
-        _collapse(analyses),
-        _overspending(analyses),
-        _depth_of_hard_items(memory, hard),
-        difference(adaptive, right(found["full"], "1")).claim(
-            "Gain over a same-budget full fine-tune", "adaptive depth against the full fine-tune"
+        (
+            "The head beats a fixed depth of as many loops, and is at least the best one",
+            "loop",
+            lambda says: _head_against_fixed(says, adaptive, analyses),
         ),
-        difference(adaptive, right(found["adapter"], "1")).claim(
-            "The gain is not explained by a matched adapter", "adaptive depth against the adapter"
+        ("ACT and PonderNet collapse to one loop", "loop", lambda says: _collapse(says, analyses)),
+        ("CALM overspends: more loops for no more right answers", "loop", lambda says: _overspending(says, analyses)),
+        ("Hard items get more loops", "loop", lambda says: _depth_of_hard_items(says, adaptive, hard)),
+        (
+            "Gain over a same-budget full fine-tune",
+            "full",
+            lambda says: over("full").claim(says, "adaptive depth against the full fine-tune"),
         ),
+        (
+            "The gain is not explained by a matched adapter",
+            "adapter",
+            lambda says: over("adapter").claim(says, "adaptive depth against the adapter"),
+        ),
+    ]
+    return [
+        make(says) if run in found else Claim(says, f"{run} was not run", "", "", 0, UNKNOWN)
+        for says, run, make in rows
     ]
 
 
-def _more_on_state(memory: Sequence[Evaluation], plain: Sequence[Evaluation], stateful: Sequence[str]) -> Claim:
+def _of_seeds(runs: Sequence[Evaluation], like: Sequence[Evaluation]) -> list[Evaluation]:
+    """The runs of the same training seeds, where these are known."""
+    by_seed = {run.seed: run for run in runs}
+    return [by_seed[one.seed] for one in like] if all(one.seed in by_seed for one in like) else list(runs)
+
+
+def _deepest(run: Evaluation) -> str:
+    return str(max(int(asked) for asked in run.manifest.loops if asked.isdecimal()))
+
+
+def _more_on_state(
+    says: str, memory: Sequence[Evaluation], plain: Sequence[Evaluation], stateful: Sequence[str]
+) -> Claim:
     """Of two groups of items, so their intervals are drawn independently."""
     per_seed, drawn, rng = [], [], np.random.default_rng(0)
     for sign, inside in ((1, True), (-1, False)):
@@ -130,7 +183,7 @@ def _more_on_state(memory: Sequence[Evaluation], plain: Sequence[Evaluation], st
     points = (per_seed[0] + per_seed[1]).tolist()
     found = Difference(points, float(low), float(high), [])
     what = f"what memory gains on {', '.join(stateful)} beyond what it gains on the others, at {BEYOND} loops"
-    return found.claim("More so on items that carry a state, beyond the training depth", what)
+    return found.claim(says, what)
 
 
 def _evaluated(run: Evaluation, depth: float) -> str:
@@ -139,7 +192,7 @@ def _evaluated(run: Evaluation, depth: float) -> str:
     return str(min(depths, key=lambda other: abs(other - depth)))
 
 
-def _head_against_fixed(memory: Sequence[Evaluation], analyses: Sequence[HeadAnalysis]) -> Claim:
+def _head_against_fixed(says: str, memory: Sequence[Evaluation], analyses: Sequence[HeadAnalysis]) -> Claim:
     """Against a fixed depth of as many loops, and against the one that is best on the test items themselves."""
     own = [analysis.method("recurtrace") for analysis in analyses]
     matched = [_evaluated(run, row.mean_depth) for run, row in zip(memory, own, strict=True)]
@@ -155,7 +208,7 @@ def _head_against_fixed(memory: Sequence[Evaluation], analyses: Sequence[HeadAna
     order: tuple[Verdict, ...] = ("does not hold", "cannot be told here", "holds")
     depths = ", ".join(f"{row.mean_depth:.0f}" for row in best)
     claim = gain.claim(
-        "The head beats a fixed depth of as many loops, and is at least the best one",
+        says,
         f"adaptive at {spread(row.mean_depth for row in own)} loops against as many ({', '.join(matched)}); against "
         f"the best fixed depth ({depths}) {spread(lost.points, '+.1f')} [{lost.low:+.1f}, {lost.high:+.1f}], within "
         f"{MARGIN:g} point",
@@ -163,15 +216,15 @@ def _head_against_fixed(memory: Sequence[Evaluation], analyses: Sequence[HeadAna
     return replace(claim, verdict=next(verdict for verdict in order if verdict in verdicts))
 
 
-def _collapse(analyses: Sequence[HeadAnalysis]) -> Claim:
+def _collapse(says: str, analyses: Sequence[HeadAnalysis]) -> Claim:
     depths = {name: [analysis.method(name).mean_depth for analysis in analyses] for name in ("act", "pondernet")}
     every = [depth for of_method in depths.values() for depth in of_method]
     verdict: Verdict = "holds" if max(every) < 1.1 else "does not hold" if min(every) > 1.1 else "cannot be told here"
     measured = f"mean loops: ACT {spread(depths['act'])}, PonderNet {spread(depths['pondernet'])}"
-    return Claim("ACT and PonderNet collapse to one loop", measured, "", "", len(analyses), verdict)
+    return Claim(says, measured, "", "", len(analyses), verdict)
 
 
-def _overspending(analyses: Sequence[HeadAnalysis]) -> Claim:
+def _overspending(says: str, analyses: Sequence[HeadAnalysis]) -> Claim:
     more, parts = [], []
     own = [analysis.method("recurtrace") for analysis in analyses]
     for name, title in (("calm-top-prob", "top-prob"), ("calm-margin", "margin")):
@@ -180,16 +233,14 @@ def _overspending(analyses: Sequence[HeadAnalysis]) -> Claim:
         more += [a.mean_depth > b.mean_depth and a.accuracy <= b.accuracy for a, b in zip(rows, own, strict=True)]
     parts.append(f"head {_point(own)}")
     verdict: Verdict = "holds" if all(more) else "cannot be told here" if any(more) else "does not hold"
-    return Claim(
-        "CALM overspends: more loops for no more right answers", ", ".join(parts), "", "", len(analyses), verdict
-    )
+    return Claim(says, ", ".join(parts), "", "", len(analyses), verdict)
 
 
 def _point(rows: Sequence[MethodResult]) -> str:
     return f"{spread((row.accuracy for row in rows), '.1f', 100)} % at {spread(row.mean_depth for row in rows)}"
 
 
-def _depth_of_hard_items(memory: Sequence[Evaluation], hard: int) -> Claim:
+def _depth_of_hard_items(says: str, memory: Sequence[Evaluation], hard: int) -> Claim:
     def number(record: ItemRecord) -> int:
         return int(record.bucket.partition("=")[2])
 
@@ -206,4 +257,4 @@ def _depth_of_hard_items(memory: Sequence[Evaluation], hard: int) -> Claim:
     low, high = np.quantile(drawn, [0.025, 0.975])
     found = Difference(gaps, float(low), float(high), [])
     measured = f"{spread(gaps, '+.2f')} loops more on items of difficulty {hard} and above"
-    return Claim("Hard items get more loops", measured, f"[{low:+.2f}, {high:+.2f}]", "", len(memory), found.verdict())
+    return Claim(says, measured, f"[{low:+.2f}, {high:+.2f}]", "", len(memory), found.verdict())

@@ -5,7 +5,14 @@
     python -m studies.embed base runs/embedded-base
     recurtrace data build --recipe embedded/mixture --out runs/embedded-mixture
     recurtrace train embedded/loop
-    python -m studies.embed loop runs/embedded-loop
+    recurtrace sweep runs/embedded-loop/model --data runs/embedded-mixture --split train --count 800 \
+        --out runs/sweeps/train
+    recurtrace sweep runs/embedded-loop/model --data runs/embedded-mixture --split heldout --count 400 \
+        --out runs/sweeps/heldout
+    recurtrace distill runs/embedded-loop/model --sweep runs/sweeps/train --set pooling=prompt_last --set steps=1000 \
+        --out runs/looped
+    recurtrace calibrate runs/looped --sweep runs/sweeps/heldout --min-depth 2
+    python -m studies.embed loop runs/embedded-loop --model runs/looped
 
 Beside the weights stand the recipe, the budget and the losses of the run that made them.
 """
@@ -20,10 +27,11 @@ from recurtrace.assets import TINY_BASE, TINY_LOOP
 _LOGGED = ("step", "loss", "learning_rate", "depth", "grad_norm")
 
 
-def embed(kind: str, run: Path) -> Path:
+def embed(kind: str, run: Path, model: Path | None = None) -> Path:
+    """`model` is the run's with a halting head; by default, the run's own."""
     target = TINY_BASE if kind == "base" else TINY_LOOP
     shutil.rmtree(target, ignore_errors=True)
-    shutil.copytree(run / "model", target)
+    shutil.copytree(model or run / "model", target, ignore=shutil.ignore_patterns(".*"))
     shutil.copy(run / "budget.json", target / "budget.json")
     shutil.copy(run / "recipe.json", target / "recipe.json")
     history = json.loads((run / "history.json").read_text())["log_history"]
@@ -35,7 +43,7 @@ def embed(kind: str, run: Path) -> Path:
     (target / "history.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in kept))
     if kind == "loop":  # found beside it, wherever the package is installed
         config = json.loads((target / "config.json").read_text())
-        config["base_model_name_or_path"] = f"../{TINY_BASE.name}"
+        config["base_model_name_or_path"] = config["text_config"]["_name_or_path"] = f"../{TINY_BASE.name}"
         (target / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     return target
 
@@ -44,8 +52,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("kind", choices=["base", "loop"])
     parser.add_argument("run", type=Path)
+    parser.add_argument("--model", type=Path, help="the run's model with a halting head")
     arguments = parser.parse_args()
-    target = embed(arguments.kind, arguments.run)
+    target = embed(arguments.kind, arguments.run, arguments.model)
     size = sum(file.stat().st_size for file in target.rglob("*") if file.is_file())
     print(f"{target}: {size / 2**20:.1f} MiB")
 

@@ -8,18 +8,21 @@ tables into the page.
 
 import argparse
 from pathlib import Path
+from statistics import mean
+from textwrap import fill
 
 from benchmarks.common import write_between
 from recurtrace.pipeline import Pipeline, PipelineRecipe
 from recurtrace.report.contents import all_tables
 from recurtrace.report.render import markdown_table
-from recurtrace.report.table import Table
+from recurtrace.report.table import Table, spread
 from recurtrace.report.workspace import Workspace, read_workspace
 from studies.claims import COLUMNS, claims
+from studies.depths import accuracy, bucket_table, depth_table, mean_depth
 
 STATEFUL = ("where_thing", "where_left", "who_has")  # what is held is passed on from loop to loop
 LOOKUPS = ("where_person",)  # one fact
-HARD = 4  # facts
+HARD = 3  # facts
 TABLES = ("main", "memory", "ablation", "calibration", "budget")
 
 
@@ -31,11 +34,35 @@ def claims_table(space: Workspace) -> Table:
 def page(space: Workspace, command: str) -> str:
     """What goes between the markers of the results page."""
     tables = {table.name: table for table in all_tables(space)}
-    chosen = [claims_table(space), *(tables[name] for name in TABLES if not tables[name].missing)]
+    chosen = [claims_table(space), depth_table(space), bucket_table(space)]
+    chosen += [tables[name] for name in TABLES if name in tables and not tables[name].missing]
     parts = [f"Written by `{command}`."]
     for table in chosen:
         parts += [f"### {table.title}", markdown_table(table), *([table.note] if table.note else [])]
     return "\n\n".join(parts)
+
+
+def headline(space: Workspace) -> str:
+    """The README's sentences about the study."""
+    memory, verdicts = space.evaluations["loop"], [claim.verdict for claim in claims(space, STATEFUL, LOOKUPS, HARD)]
+    depths = [asked for asked in memory[0].manifest.loops if asked.isdecimal()]
+    right = {asked: accuracy(memory, asked) for asked in [*depths, "adaptive"]}
+    best = max(depths, key=lambda asked: mean(right[asked]))
+    seeds = f"{len(memory)} training seeds" if len(memory) > 1 else "one training seed"
+    shown = [f"{spread(right[asked], '.1f', 100)} % at {asked} loops" for asked in ("2", best, depths[-1])]
+    others = [
+        f"{name} {spread(accuracy(space.evaluations[run], '1'), '.1f', 100)} %"
+        for run, name in (("full", "a full fine-tune of the same budget"), ("adapter", "a matched adapter"))
+        if run in space.evaluations
+    ]
+    count, adaptive = len(memory[0].records), spread(right["adaptive"], ".1f", 100)
+    return (
+        f"On the embedded base, {seeds}, {count:,} test items: {', '.join(shown)}, adaptive depth {adaptive} % at "
+        f"{spread(map(mean_depth, memory))}; {', '.join(others)}. One loop is the base, which was never asked such a "
+        f"question ({spread(right['1'], '.1f', 100)} %). Of ten claims of the paper, {verdicts.count('holds')} hold "
+        f"there, {verdicts.count('does not hold')} do not, and {verdicts.count('cannot be told here')} cannot be told "
+        "([results](docs/results.md))."
+    )
 
 
 def main() -> None:
@@ -43,13 +70,17 @@ def main() -> None:
     parser.add_argument("--recipe", default="embedded/study")
     parser.add_argument("--set", dest="changes", action="append", default=[], help="change a field of the recipe")
     parser.add_argument("--page", type=Path, help="page to write the tables into")
+    parser.add_argument("--readme", type=Path, help="page to write the outcome into, in a few sentences")
     parser.add_argument("--mark", default="embedded study", help="markers on that page")
     arguments = parser.parse_args()
     recipe = PipelineRecipe.read_with(arguments.recipe, arguments.changes)
     Pipeline(recipe, lambda name, skipped: print(f"{name}: done before" if skipped else name, flush=True)).run()
     changed = "".join(f" --set {change}" for change in arguments.changes)
-    text = page(read_workspace(recipe.out), f"python -m studies.embedded --recipe {arguments.recipe}{changed}")
+    space = read_workspace(recipe.out)
+    text = page(space, f"python -m studies.embedded --recipe {arguments.recipe}{changed}")
     print(text)
+    if arguments.readme is not None:
+        write_between(arguments.readme, "study", fill(headline(space), 125, break_long_words=False))
     if arguments.page is not None:
         write_between(arguments.page, arguments.mark, text)
 

@@ -10,7 +10,7 @@ from datasets.exceptions import DatasetGenerationError
 from safetensors import SafetensorError
 
 from recurtrace.errors import RecurTraceError
-from recurtrace.files import Kind, begin, claim, claim_new, disk_full_told, locked, write_json, writing_folder
+from recurtrace.files import Kind, begin, claim, claim_new, disk_full_told, locked, write_json, writing, writing_folder
 
 THING = Kind("thing", "thing.json", ("part-*", "sub/*"))
 
@@ -93,9 +93,34 @@ def test_overwriting_leaves_what_is_not_its_own(tmp_path):
     (other / "part-of-my-life").touch()
     with pytest.raises(RecurTraceError, match="is not empty and holds no thing; .* --overwrite to write beside"):
         claim(other, THING, {})
+    with pytest.raises(RecurTraceError, match="part-of-my-life' is not part of a thing and would be replaced; choose"):
+        claim(other, THING, {}, overwrite=True)
+    (other / "part-of-my-life").rename(other / "diary")
     assert claim(other, THING, {}, overwrite=True) is None
     begin(other, THING, {})
-    assert (other / "part-of-my-life").exists()
+    assert (other / "diary").exists()
+
+
+def test_a_manifest_is_known_by_what_it_says(tmp_path):
+    kind = Kind("thing", "thing.json", ("part-*",), ("size",))
+    for text in ('{"mine": 1}', "[]", "{", "\udcff"):
+        (tmp_path / "thing.json").write_bytes(text.encode("utf-8", "surrogateescape"))
+        (tmp_path / "part-1").touch()
+        with pytest.raises(RecurTraceError, match="is not part of a thing and would be replaced"):
+            claim(tmp_path, kind, {"size": 1}, overwrite=True)
+        begin(tmp_path / "new", kind, {"size": 1})
+        assert (tmp_path / "part-1").exists()
+    (tmp_path / "thing.json").write_text("{")
+    with pytest.raises(RecurTraceError, match="thing.json is damaged; run the same command again, into another folder"):
+        claim(tmp_path, kind, {"size": 1})
+
+
+def test_a_file_that_could_not_be_written_leaves_no_folders(tmp_path):
+    with pytest.raises(KeyError), writing(tmp_path / "a" / "b" / "c.json"):
+        raise KeyError
+    assert not (tmp_path / "a").exists()
+    write_json(tmp_path / "a" / "b" / "c.json", {})
+    assert (tmp_path / "a" / "b" / "c.json").is_file()
 
 
 def test_a_moved_folder_is_the_same(tmp_path):

@@ -4,6 +4,7 @@ import contextlib
 import json
 import shlex
 import sys
+from pathlib import Path
 
 import pytest
 import yaml
@@ -271,11 +272,13 @@ def test_what_was_trained_is_trained_again_only_if_asked(recipe, tmp_path, monke
     ]
 
 
-def test_a_place_is_not_part_of_the_digests(recipe):
-    """A folder called as a field is, and another."""
+def test_a_place_is_not_part_of_the_digests(recipe, tmp_path):
+    """A folder called as a field is, and another; the mixture's recipe in another installation of the package."""
     found = []
-    for out in ("out", "some/where"):
-        pipeline, digests = Pipeline(PipelineRecipe.read_with(recipe, [f"out={out}"])), {}
+    copy = tmp_path / "elsewhere.yaml"
+    copy.write_text(Path(yaml.safe_load(recipe.read_text())["mixture"]).read_text())
+    for changes in (["out=out"], ["out=some/where", f"mixture={copy}"]):
+        pipeline, digests = Pipeline(PipelineRecipe.read_with(recipe, changes)), {}
         for stage in pipeline.stages():
             digests[stage.name] = pipeline._digest(stage, digests)
         found.append(digests)
@@ -299,3 +302,16 @@ def test_bad_recipes_get_a_sentence(recipe):
     ):
         with pytest.raises(RecurTraceError, match=message):
             PipelineRecipe.check(fields | changed, "recipe")
+
+
+def test_a_refused_base_leaves_nothing(recipe, tmp_path):
+    out = f"out={tmp_path / 'out'}"
+    for changes, message in (
+        (["base=nowhere"], "no model found at 'nowhere'"),
+        (["max_length=5000"], "max_length is 5,000, but the base has 256 positions .* lower max_length in the recipe"),
+        (["train.max_length=5000"], "max_length is 5,000, but the base has 256 positions"),
+        (["probe=null", "train.loop.loop_start=9"], "block 9–11 is outside the 6 layers"),
+    ):
+        with pytest.raises(RecurTraceError, match=message):
+            Pipeline(PipelineRecipe.read_with(recipe, [out, *changes])).run()
+    assert not (tmp_path / "out").exists()

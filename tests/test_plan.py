@@ -2,11 +2,12 @@
 
 import pytest
 
+from recurtrace.errors import RecurTraceError
 from recurtrace.model.cost import cost_of
 from recurtrace.model.families import QWEN3
 from recurtrace.pipeline import Pipeline, PipelineRecipe
 from recurtrace.plan import ANSWER, TOKENS, Demand, left, plan, total
-from recurtrace.training.estimate import estimate
+from recurtrace.training.estimate import _is_out_of_reach, estimate
 from recurtrace.training.methods import loop_config
 from recurtrace.training.recipe import TrainRecipe
 from tests.cli.test_commands import run
@@ -93,6 +94,43 @@ def test_the_command(base, tmp_path):
     assert "hours on 2 GPUs" in said
     assert "to do" in said
     assert not (tmp_path / "out").exists()
+
+
+@pytest.fixture
+def no_hub(monkeypatch):
+    def refuse(name, **hub):
+        raise RecurTraceError(f"no model found at {name!r}.")
+
+    monkeypatch.setattr("recurtrace.training.estimate.read_base_config", refuse)
+    _is_out_of_reach.cache_clear()
+    yield
+    _is_out_of_reach.cache_clear()
+
+
+def test_without_the_hub_the_papers_bases_have_the_shapes_that_are_known(no_hub, base, tmp_path, caplog):
+    recipe = PipelineRecipe.read_with("paper/qwen3-4b", [f"out={tmp_path}", "seeds=[0]"])
+    found = {line.name: line.demand for line in plan(recipe)}
+    alone = estimate(TrainRecipe.read_with("paper/qwen3-4b-loop", []))
+    assert found["train loop"].flops == pytest.approx(300 * alone.flops_per_step, rel=0.01)
+    (said,) = [record.getMessage() for record in caplog.records if "shape" in record.getMessage()]
+    assert said.startswith("no model found at 'Qwen/Qwen3-4B-Base'.")
+    with pytest.raises(RecurTraceError, match="no model found at 'Qwen/Qwen3-4B'"):
+        estimate(TrainRecipe.read_with("paper/qwen3-4b-loop", ["model=Qwen/Qwen3-4B"]))
+
+
+def test_no_more_items_are_planned_than_there_are(base, tmp_path):
+    """At 1.7B five tasks have heads of their own: 5,000, 1,000 and 1,500 items are asked of each."""
+    recipe = PipelineRecipe.read_with(
+        "paper/qwen3-1.7b", [f"base={base}", f"out={tmp_path}", "seeds=[0]", "ablations={}"]
+    )
+    found = {line.name: line.demand.items for line in plan(recipe)}
+    assert found["sweep heldout"] == recipe.heldout == 1000  # MathQA has them all
+    assert found["sweep tasks-train"] == 4 * 5000 + (1119 - 223)
+    assert found["sweep tasks-heldout"] == 747 + 750 + 1000 + 223 + 1000  # a tenth of GSM8K and MATH, a fifth of ARC
+    assert found["sweep tasks-test"] == 1319 + 1500 + 254 + 1172 + 1500
+    less = recipe.model_copy(update={"tasks": ["strategyqa"], "task_heads": []})
+    found = {line.name: line.demand.items for line in plan(less)}
+    assert [found[f"sweep {split}"] for split in ("train", "heldout", "test")] == [1832 - 183, 183, 458]
 
 
 def test_before_a_probe_a_block_in_the_middle_is_assumed(base):

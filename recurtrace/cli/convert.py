@@ -9,7 +9,7 @@ from recurtrace.assets import place
 from recurtrace.cli.fields import config_options
 from recurtrace.cli.options import Overwrite, TrustRemoteCode, next_step
 from recurtrace.errors import RecurTraceError
-from recurtrace.files import claim_new, locked, writing_folder
+from recurtrace.files import claim_new, locked, refuse_foreign, writing_folder
 from recurtrace.stages.settings import Dtype
 
 
@@ -72,6 +72,7 @@ def convert(
         with writing_folder(out, replaces=MODEL.files) as temporary:
             model.save_pretrained(temporary, merge_base=merge_base)
             tokenizer.save_pretrained(temporary)
+            refuse_foreign(out, temporary, MODEL)
     describe(shape_of(model.config))
     typer.echo(f"Saved {'the merged model' if merge_base else 'the loop modules'} and the tokenizer to {out}.")
     next_step(f'recurtrace generate {out} "Hello" --loops 2', f"recurtrace train RECIPE --set model={out}")

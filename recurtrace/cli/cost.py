@@ -17,7 +17,7 @@ def cost(settings: stages.CostSettings) -> None:
     position, which is what the paper measures.
     """
     found = stages.cost(settings)
-    titles = ("last logits: FLOPs", "time", "all logits: FLOPs", "time")
+    titles = ("last logits: FLOPs", "last logits: time", "all logits: FLOPs", "all logits: time")
     table = Table("loops", "layer passes", *titles, "K/V bytes per token")
     for row in found.depths:
         last, every = (row.flops_ratio, row.time_ratio), (row.all_logits_flops_ratio, row.all_logits_time_ratio)

@@ -47,7 +47,7 @@ def list_tasks() -> None:
 def show(
     task: Annotated[str, typer.Argument(help="Name of a task (`recurtrace data list`).")],
     split: Annotated[Literal["train", "test"], typer.Option(help="Which split.")] = "test",
-    count: Annotated[int, typer.Option("-n", "--count", min=1, help="How many examples.")] = 3,
+    count: Annotated[int, typer.Option("-n", "--count", min=1, max=2**31 - 1, help="How many examples.")] = 3,
     data_dir: DataDir = None,
     seed: Annotated[int, typer.Option(help="Seed of a generated task.")] = 0,
 ) -> None:

@@ -6,6 +6,9 @@ from rich.console import Console
 from rich.table import Table
 
 
+WIDE = 100  # characters that the answers at all depths take
+
+
 def demo() -> None:
     """Show the embedded model's answers at one loop, at more loops and at adaptive depth."""
     import torch
@@ -17,6 +20,7 @@ def demo() -> None:
     from recurtrace.model import RecurTraceForCausalLM
 
     console = Console(highlight=False)
+    console.width = max(console.width, WIDE)  # answers are cut off otherwise
     logging.disable_progress_bar()
     base, tokenizer = AutoModelForCausalLM.from_pretrained(TINY_BASE), AutoTokenizer.from_pretrained(TINY_BASE)
     model = RecurTraceForCausalLM.from_pretrained(TINY_LOOP)

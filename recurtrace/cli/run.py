@@ -8,6 +8,7 @@ from rich.console import Console
 
 from recurtrace.cli.options import Changes, Overwrite, TrustRemoteCode, allowed
 from recurtrace.cli.train import RecipeFile
+from recurtrace.errors import RecurTraceError, brief
 
 
 def run(
@@ -38,6 +39,10 @@ def run(
     from recurtrace.cli.summary import print_summary
     from recurtrace.pipeline import Pipeline, PipelineRecipe
 
+    try:
+        launcher = shlex.split(launch)
+    except ValueError as error:
+        raise RecurTraceError(f"--launch {brief(launch, 80)!r} is not a command: {error}.") from error
     made = PipelineRecipe.read_with(recipe, [*(changes or []), *allowed(overwrite, trust_remote_code)])
     if dry_run:
         from recurtrace.cli.dry_run import print_plan
@@ -49,7 +54,7 @@ def run(
     page = Pipeline(
         made,
         lambda name, skipped: console.print(f"[dim]{name}: already done[/dim]" if skipped else f"[bold]{name}[/bold]"),
-    ).run(only or [], shlex.split(launch))
+    ).run(only or [], launcher)
     if not page.is_file():
         return  # of a part of the stages
     print_summary(made.out)

@@ -78,6 +78,8 @@ class Encoder:
         self._front = len(_leading_special(tokenizer))
 
     def __call__(self, examples: Sequence[Example]) -> list[Encoded]:
+        if not examples:  # which a tokenizer does not take
+            return []
         prompts = self.tokenizer([example.prompt for example in examples])["input_ids"]
         wholes = self.tokenizer([f"{example.prompt} {example.answer}" for example in examples])["input_ids"]
         encoded = []

@@ -92,4 +92,5 @@ def evaluated(tasks: Iterable[Task]) -> int:
 def sample_sizes(examples: Sequence[Example]) -> dict[str, int]:
     """For each task of some examples, how many of them to take."""
     there = Counter(example.task for example in examples)
-    return {name: (sampled(TASKS[name]) if name in TASKS else None) or count for name, count in there.items()}
+    limits = {name: sampled(TASKS[name]) if name in TASKS else None for name in there}
+    return {name: min(count, limits[name] or count) for name, count in there.items()}

@@ -20,6 +20,7 @@ from recurtrace.data.example import Example
 from recurtrace.data.own import OwnTask
 from recurtrace.data.synthetic import PAPER, TRAIN_ITEMS, Sizes
 from recurtrace.errors import RecurTraceError, brief, is_unicode
+from recurtrace.hub import datasets_offline_if_unreachable
 
 logger = logging.getLogger(__name__)
 
@@ -190,7 +191,8 @@ def json_lines(file: Path) -> Iterator[tuple[str, Any]]:
 def _hub_records(task: Task, split: str, revision: str | None) -> Iterator[tuple[str, Any]]:
     for config in task.configs:
         try:
-            rows = _load_from_hub(task, config, task.splits[split], revision)
+            with datasets_offline_if_unreachable():
+                rows = _load_from_hub(task, config, task.splits[split], revision)
         except (OSError, ValueError, RuntimeError) as error:
             reason = brief(error) or type(error).__name__
             raise MissingDataError(

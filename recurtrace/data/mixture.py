@@ -18,14 +18,14 @@ import platform
 import random
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pydantic import BeforeValidator, Field, PositiveInt, model_validator
+from pydantic import BeforeValidator, Field, PositiveInt, TypeAdapter, ValidationError, model_validator
 from tqdm import tqdm
 
 from recurtrace.data.benchmarks import TASKS, Task, suite
@@ -34,14 +34,15 @@ from recurtrace.data.loading import Loaded, MissingDataError, find_task, load
 from recurtrace.data.overlap import THRESHOLD, OverlapIndex
 from recurtrace.data.own import OwnTask
 from recurtrace.data.synthetic import PAPER, Sizes
-from recurtrace.errors import RecurTraceError
+from recurtrace.errors import RecurTraceError, brief
 from recurtrace.files import Kind, begin, claim, load_manifest, locked, write_json, writing
 from recurtrace.recipe import Recipe, Seed
+from recurtrace.records.record import problem
 
 logger = logging.getLogger(__name__)
 
 MANIFEST = "manifest.json"
-MIXTURE = Kind("mixture", MANIFEST, ("train/*.parquet", "heldout/*.parquet", "removed/*.jsonl"))
+MIXTURE = Kind("mixture", MANIFEST, ("train/*.parquet", "heldout/*.parquet", "removed/*.jsonl"), ("recipe", "sources"))
 AUDITED = ("train_covered", "classic", "diagnostic")
 
 _SCHEMA = pa.schema(
@@ -55,6 +56,35 @@ _SCHEMA = pa.schema(
         "aliases": pa.list_(pa.string()),
     }
 )
+
+
+@dataclass(frozen=True)
+class _File:
+    bytes: int
+
+
+@dataclass(frozen=True)
+class _Source:
+    train: int
+    files: dict[str, _File]
+
+
+@dataclass(frozen=True)
+class _Audit:
+    sha256: str
+
+
+@dataclass(frozen=True)
+class _Written:
+    """What is read of a manifest later; it says more."""
+
+    recipe: dict[str, Any]
+    complete: bool
+    sources: dict[str, _Source]
+    audit: _Audit
+
+
+_WRITTEN = TypeAdapter(_Written)
 
 
 def _own(value: Any) -> Any:
@@ -73,7 +103,7 @@ class Source(Recipe):
 
     @property
     def name(self) -> str:
-        return self.task if isinstance(self.task, str) else self.task.name
+        return self.row.name
 
     @property
     def row(self) -> Task:
@@ -136,7 +166,8 @@ def _build(
     recipe: MixtureRecipe, out: Path, data_dir: Path | None, skip_missing: bool, overwrite: bool
 ) -> dict[str, Any]:
     what = _identity(recipe)
-    found = claim(out, MIXTURE, what, overwrite)
+    if (found := claim(out, MIXTURE, what, overwrite)) is not None:
+        _checked(found, out)
     if found is not None and found["complete"]:
         return found
     tests, audit = _test_questions(recipe, data_dir, skip_missing)
@@ -191,12 +222,21 @@ def read_examples(
     folder: Path, split: Literal["train", "heldout"], tasks: Iterable[str] | None = None
 ) -> list[Example]:
     """The examples themselves, for what fits in memory."""
-    rows = [row for file in read_split(folder, split, tasks) for row in pq.read_table(file).to_pylist()]
+    rows = [row for file in read_split(folder, split, tasks) for row in _rows(file)]
     marks = {source.name: source.row.marks for source in mixture_recipe(folder).sources}
     return [
         Example(**{**row, "choices": tuple(row["choices"]), "aliases": tuple(row["aliases"])}, **marks[row["task"]])
         for row in rows
     ]
+
+
+def _rows(file: Path) -> list[dict[str, Any]]:
+    try:
+        return pq.read_table(file, schema=_SCHEMA).to_pylist()
+    except (OSError, pa.ArrowException) as error:
+        raise RecurTraceError(
+            f"{file} is damaged ({brief(error, 80)}); build the mixture again with --overwrite."
+        ) from error
 
 
 def is_mixture(data: str | Path) -> bool:
@@ -332,8 +372,16 @@ def _identity(recipe: MixtureRecipe) -> dict[str, Any]:
 
 def _read_manifest(folder: Path) -> dict[str, Any]:
     found = load_manifest(folder / MANIFEST, "mixture", "recurtrace data build")
-    if not {"recipe", "complete", "sources", "audit"} <= found.keys() or not isinstance(found["sources"], dict):
-        raise RecurTraceError(f"{str(folder)!r} holds something other than a mixture; pass the folder of one.")
+    return _checked(found, folder)
+
+
+def _checked(found: dict[str, Any], folder: Path) -> dict[str, Any]:
+    try:
+        _WRITTEN.validate_python(found)
+    except ValidationError as error:
+        raise RecurTraceError(
+            f"{folder / MANIFEST} is not the manifest of a mixture ({problem(error)}); pass the folder of one."
+        ) from error
     return found
 
 

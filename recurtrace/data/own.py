@@ -5,6 +5,7 @@
 It may stand in a mixture's recipe in the place of a task's name, or in a YAML file of its own, which `--data` takes.
 """
 
+import math
 import re
 from pathlib import Path
 from typing import Any, Self
@@ -125,4 +126,6 @@ def _plain(record: Record, column: str) -> str:
     value = record[column]
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise TypeError(f"{column} is neither a text nor a number")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{column} is {value}")
     return str(value)

@@ -5,6 +5,7 @@ of its own, computed once, and each question is a piece that continues it.
 """
 
 import json
+import os
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -25,6 +26,8 @@ from recurtrace.files import writing
 
 CHUNK = 1000
 OPEN_PACKS = 64
+_END = b"\xff\xff\xff\xff\0\0\0\0"
+"""How an Arrow stream ends that was written whole."""
 
 _SCHEMA = pa.schema(
     {
@@ -175,6 +178,10 @@ def _by_lesson(
 
 
 def open_packed(file: Path) -> datasets.Dataset:
+    with file.open("rb") as opened:
+        opened.seek(-len(_END), os.SEEK_END)
+        if opened.read() != _END:  # rows that are missing at the end would go unnoticed
+            raise ValueError(f"{file} is truncated")
     return datasets.Dataset.from_file(str(file))
 
 

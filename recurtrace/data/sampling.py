@@ -1,11 +1,14 @@
 """Samples of a test set: stratified by task and bucket, and cut into disjoint evaluation seeds."""
 
+import logging
 import random
 from collections import defaultdict
 from collections.abc import Sequence
 
 from recurtrace.data.example import Example
 from recurtrace.errors import RecurTraceError
+
+logger = logging.getLogger(__name__)
 
 EVALUATION_SEEDS = 8
 ITEMS_PER_SEED = 300
@@ -30,6 +33,9 @@ def stratified_order(examples: Sequence[Example], seed: int = 0) -> list[Example
 
 def stratified(examples: Sequence[Example], count: int, seed: int = 0) -> list[Example]:
     """`count` of the examples, with the buckets in their shares."""
+    if 0 < len(examples) < count:
+        tasks = ", ".join(sorted({example.task for example in examples}))
+        logger.warning("%s: %d examples are used, not %d: there are no more.", tasks, len(examples), count)
     return stratified_order(examples, seed)[:count]
 
 

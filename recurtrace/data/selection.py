@@ -54,6 +54,9 @@ def gather(
         tasks, sizes = [rows.get(name) or find_task(name) for name in wanted], recipe.sizes
     else:
         tasks = named_tasks(data)
+        if unknown := [name for name in only if name not in [task.name for task in tasks]]:
+            raise RecurTraceError(f"the data has no {unknown[0]}; it has {', '.join(task.name for task in tasks)}.")
+        tasks = [task for task in tasks if task.name in only] if only else tasks
         if split == "heldout":
             raise RecurTraceError(
                 "held-out examples come from a mixture; pass the folder of one (`recurtrace data build`), or ask for "

@@ -58,6 +58,11 @@ def trace(
     config, watch = model.config, _Watch(length, memory_off_from)
     if memory_off_from is not None and not config.loop_memory:
         raise RecurTraceError("this model has no memory to switch off; leave out memory_off_from.")
+    if memory_off_from is not None and memory_off_from > max_loops:
+        raise RecurTraceError(
+            f"there is no loop {memory_off_from} to switch the memory off from, max_loops is {max_loops}; raise it, or "
+            "choose an earlier loop."
+        )
     named = head is not None or config.loop_halting_trained
     rule = config.head_settings(head) if named else None
     vocabulary = _Vocabulary(tokenizer)

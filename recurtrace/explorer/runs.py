@@ -24,18 +24,24 @@ class Runs:
         self.waiting = waiting
         self.active = 0
         """Runs that wait, run, or have been left and not ended yet."""
+        self.aside = 0
+        """Other work that waits or runs: it is ahead of a new run, but keeps nobody out."""
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="trace")
 
     async def once(self, work: Callable[[], Any]) -> Any:
         """Something else that needs the model, when it is free."""
-        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+        self.aside += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+        finally:
+            self.aside -= 1
 
     def start(self, run: Run) -> AsyncIterator[Event]:
         """What happens, for one visitor: waiting, each loop, and the trace or an error. Leaving it ends the run."""
         if self.active > self.waiting:
             raise BusyError(f"{self.active} questions are being traced or waiting; try again in a moment.")
         here, events, left = asyncio.get_running_loop(), asyncio.Queue[Event | None](), threading.Event()
-        before = self.active
+        before = self.active + self.aside
         self.active += 1
 
         def tell(event: Event) -> None:

@@ -6,7 +6,7 @@ Without a token it answers this machine only. Bodies, prompts, loops and the num
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from secrets import compare_digest
 from typing import Annotated, Any
 
@@ -64,6 +64,10 @@ class About:
     samples: list[Sample]
     max_loops: int
     max_tokens: int
+    without_memory: list[str] = field(default_factory=list)
+    """Models that have no memory to switch off."""
+    stories: bool = False
+    """Whether the embedded model is among them, which knows nothing but its stories."""
     version: str = __version__
 
 

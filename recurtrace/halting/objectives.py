@@ -5,7 +5,7 @@ Shapes: n examples · T depths · b examples of a batch.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field, PositiveFloat, PositiveInt, field_validator
@@ -27,7 +27,7 @@ class DistillRecipe(Recipe):
     """What the head is trained on."""
     pooling: Literal["prompt_mean", "prompt_last"] = "prompt_mean"
     """Which pooled state the head reads."""
-    probe_depths: list[PositiveInt] = [1, 2, 4, 6]
+    probe_depths: Annotated[list[PositiveInt], Field(min_length=1)] = [1, 2, 4, 6]
     """oracle, tah: depths with a label."""
     margin: float = Field(0.01, ge=0)
     """δ: by how much a deeper loop must lower the loss to count (Eq. 6)."""

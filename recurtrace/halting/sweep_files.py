@@ -9,22 +9,24 @@ Shapes: n examples · T depths · d hidden size.
 """
 
 import json
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from recurtrace.errors import RecurTraceError
 from recurtrace.files import Kind, load_manifest, write_json, writing
 from recurtrace.records import Item
+from recurtrace.records.record import problem
 
 MANIFEST = "manifest.json"
-SWEEP = Kind("sweep", MANIFEST, ("part-*.parquet", "part-*.safetensors", "part-*.partial"))
+SWEEP = Kind("sweep", MANIFEST, ("part-*.parquet", "part-*.safetensors", "part-*.partial"), ("split", "depths"))
 SCHEMA = pa.schema(
     {
         "id": pa.string(),
@@ -48,6 +50,8 @@ class SweepManifest:
     """What a sweep was made with. All of it must be the same for an interrupted one to resume, except names of folders:
     fingerprints and hashes say which model and which examples.
     """
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     split: str
     """heldout and train may be fitted to, test never."""
@@ -85,6 +89,9 @@ class SweepManifest:
     def identity(self) -> dict[str, Any]:
         others = ("data", "model", "flops", "complete")
         return {name: value for name, value in asdict(self).items() if name not in others}
+
+
+_MANIFEST = TypeAdapter(SweepManifest)
 
 
 @dataclass(frozen=True)
@@ -161,17 +168,22 @@ def read_sweep(folder: str | Path, names: list[str] | None = None) -> Sweep:
                 measured = file.keys()
                 for name in measured if names is None else [name for name in names if name in measured]:
                     parts.setdefault(name, []).append(file.get_tensor(name))
-        except (OSError, pa.ArrowInvalid, SafetensorError) as error:
+        except (OSError, TypeError, pa.ArrowException, SafetensorError) as error:
             raise RecurTraceError(f"{table.stem} of {str(folder)!r} is damaged or missing; sweep again.") from error
     return Sweep(manifest, items, {name: np.concatenate(arrays) for name, arrays in parts.items()})
 
 
 def read_manifest(folder: Path) -> SweepManifest:
     found = load_manifest(folder / MANIFEST, "sweep", "recurtrace sweep")
-    known = {field.name for field in fields(SweepManifest)}
-    if not {"split", "depths"} <= found.keys() or found.keys() - known:
-        raise RecurTraceError(f"{str(folder)!r} holds something other than a sweep; pass the folder of a sweep.")
-    return SweepManifest(**found)
+    try:
+        manifest = _MANIFEST.validate_python(found)
+    except ValidationError as error:
+        raise RecurTraceError(
+            f"{folder / MANIFEST} is not the manifest of a sweep ({problem(error)}); pass the folder of a sweep."
+        ) from error
+    if not manifest.depths or min(manifest.depths) < 1:
+        raise RecurTraceError(f"{folder / MANIFEST} names no depths of at least 1; sweep again into another folder.")
+    return manifest
 
 
 def write_manifest(folder: Path, manifest: SweepManifest) -> None:

@@ -3,22 +3,22 @@
 import logging
 import os
 import re
-import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
-from urllib.request import getproxies
 
 import torch
-from huggingface_hub import constants, try_to_load_from_cache
+from huggingface_hub import try_to_load_from_cache
 from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from recurtrace.assets import EMBEDDED
-from recurtrace.config_file import check_sizes, read_config_file
+from recurtrace.config_file import check_attention, check_given_sizes, check_sizes, read_config_file
 from recurtrace.errors import RecurTraceError, brief
+from recurtrace.hub import hub_is_unreachable
 from recurtrace.model.checkpoint import (
     ADAPTER_FILE,
     INDEX_FILE,
@@ -52,8 +52,10 @@ _HUB_OPTIONS = {"cache_dir", "force_download", "local_files_only", "revision", "
 
 
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
-_UNUSABLE = (ValueError, TypeError, KeyError, AttributeError, StrictDataclassError)
+_UNUSABLE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, StrictDataclassError)
 """What transformers raises for a config.json that it can make nothing of."""
+_UNLOADABLE = (*_UNUSABLE, ImportError, NotImplementedError, OSError, RuntimeError)
+"""The same for weights: sizes that do not fit, a quantization whose library is not there."""
 
 
 def hub_options(options: dict[str, Any]) -> dict[str, Any]:
@@ -74,12 +76,15 @@ def read_config(name_or_path: str, **hub: Any) -> PreTrainedConfig:
     if local and not os.path.isfile(os.path.join(name_or_path, "config.json")):
         raise RecurTraceError(f"the folder {name_or_path!r} has no config.json, so it holds no model.")
     try:
-        file = None if not local and hub_is_unreachable(name_or_path) else find_file(name_or_path, "config.json", **hub)
+        file = None if not local and _is_out_of_reach(name_or_path) else find_file(name_or_path, "config.json", **hub)
     except OSError as error:
         raise _not_found(name_or_path) from error
     if file is None:
         raise _not_found(name_or_path)
-    read_config_file(Path(file), name_or_path)
+    fields = read_config_file(Path(file), name_or_path, hub.get("trust_remote_code") is True)
+    base_fields = fields["text_config"] if fields["model_type"] == "recurtrace" else fields
+    if str(base_fields.get("model_type")) in FAMILIES:
+        check_given_sizes(base_fields, name_or_path)
     try:
         config = AutoConfig.from_pretrained(name_or_path, **without_asking(hub))
     except RecurTraceError:
@@ -101,21 +106,10 @@ def _not_found(name_or_path: str) -> RecurTraceError:
     )
 
 
-def hub_is_unreachable(name: str) -> bool:
-    """Whether a model would have to come from the hub and the hub does not answer.
-
-    Asked once with a short patience, since the hub's own client tries again and again for half a minute. Behind a proxy
-    the question is left to that client.
-    """
+def _is_out_of_reach(name: str) -> bool:
+    """Whether a model would have to come from the hub and the hub does not answer."""
     cached = isinstance(try_to_load_from_cache(name, "config.json"), str) if _HUB_ID.fullmatch(name) else False
-    if cached or constants.HF_HUB_OFFLINE or getproxies():
-        return False
-    place = urlsplit(constants.ENDPOINT)
-    try:
-        with socket.create_connection((place.hostname or "", place.port or 443), timeout=5):
-            return False
-    except OSError:
-        return True
+    return not cached and hub_is_unreachable()
 
 
 def wants_code(name_or_path: str) -> RecurTraceError:
@@ -154,12 +148,16 @@ def not_looped(name_or_path: str, config: PreTrainedConfig) -> RecurTraceError:
 def load_base(name_or_path: str, **options: Any) -> tuple[PreTrainedModel, str]:
     """The base as transformers loads it, and its fingerprint: safetensors only, no remote code, every weight there."""
     hub = hub_options(options)
+    check_attention(options.get("attn_implementation"), "the attention", options.get("trust_remote_code") is True)
+    config = read_config(name_or_path, **hub)
     files = weight_files(name_or_path, **hub)
-    with WeightReader(files):
-        pass  # a truncated file is told apart before gigabytes are read
-    base, found = AutoModelForCausalLM.from_pretrained(
-        name_or_path, use_safetensors=True, output_loading_info=True, **without_asking(options)
-    )
+    with WeightReader(files) as reader:  # a truncated file is told apart before gigabytes are read
+        if getattr(config, "quantization_config", None) is None:
+            reader.require_floats()
+    with loading_told(name_or_path):
+        base, found = AutoModelForCausalLM.from_pretrained(
+            name_or_path, use_safetensors=True, output_loading_info=True, **without_asking(options)
+        )
     if found["missing_keys"]:
         raise RecurTraceError(
             f"the weights at {name_or_path!r} lack {sorted(found['missing_keys'])[0]}; fetch or save the base again."
@@ -168,12 +166,25 @@ def load_base(name_or_path: str, **options: Any) -> tuple[PreTrainedModel, str]:
         return base, fingerprint(reader, [name for name in _own_weights(base) if name in reader], name_or_path)
 
 
+@contextmanager
+def loading_told(name_or_path: str) -> Iterator[None]:
+    """One sentence for all that transformers raises where it cannot build or fill a model."""
+    try:
+        yield
+    except RecurTraceError:
+        raise
+    except _UNLOADABLE as error:
+        raise RecurTraceError(
+            f"{name_or_path!r} cannot be loaded; its config.json and its weights must fit together and this machine: "
+            f"{brief(error) or type(error).__name__}"
+        ) from error
+
+
 def stored_fingerprint(name_or_path: str, **hub: Any) -> str:
     """That of a base's files, without loading it."""
-    with torch.device("meta"):
-        base = AutoModelForCausalLM.from_config(
-            read_base_config(name_or_path, **hub), trust_remote_code=without_asking(hub)["trust_remote_code"]
-        )
+    config = read_base_config(name_or_path, **hub)
+    with loading_told(name_or_path), torch.device("meta"):
+        base = AutoModelForCausalLM.from_config(config, trust_remote_code=without_asking(hub)["trust_remote_code"])
     with WeightReader(weight_files(name_or_path, **hub)) as reader:
         return fingerprint(reader, [name for name in _own_weights(base) if name in reader], name_or_path)
 
@@ -225,12 +236,18 @@ def _announce(base: str, adapter: str) -> None:
     logger.warning("Loading the base %s, which the adapter %s names.", base, adapter)
 
 
-def refuse_other_base(made_on: str | None, adapter: str, base: str | None, found: str) -> None:
+def refuse_other_base(
+    made_on: str | None,
+    adapter: str,
+    base: str | None,
+    found: str,
+    remedy: str = "load it with check_base=False (`recurtrace generate --no-check-base`)",
+) -> None:
     """An adapter belongs to the weights it was made on."""
     if made_on not in (None, found):
         raise RecurTraceError(
             f"the adapter {adapter!r} was made on a base with fingerprint {made_on}, but "
-            f"{base or 'the base given'!r} has {found}; use the right base, or pass check_base=False (--no-check-base)."
+            f"{base or 'the base given'!r} has {found}; use the right base, or {remedy}."
         )
 
 

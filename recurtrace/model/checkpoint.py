@@ -16,33 +16,41 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers.utils.hub import cached_file, get_checkpoint_shard_files
 
-from recurtrace.errors import RecurTraceError
+from recurtrace.errors import RecurTraceError, brief
 from recurtrace.files import Kind, writing
 
 ADAPTER_FILE = "recurtrace.safetensors"
 WEIGHTS_FILE = "model.safetensors"
+CARD_FILE = "README.md"
 INDEX_FILE = "model.safetensors.index.json"
+SHARDS = (WEIGHTS_FILE, INDEX_FILE, f"model-{'[0-9]' * 5}-of-{'[0-9]' * 5}.safetensors")
+"""Patterns of the files that a full checkpoint's weights are in."""
 FLOATS = ("F32", "BF16", "F16", "F64")
 _TOKENIZER = (
-    "tokenizer*",
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
     "special_tokens_map.json",
     "added_tokens.json",
     "vocab.json",
+    "vocab.txt",
     "merges.txt",
-    "chat_template*",
+    "chat_template.*",
+    "chat_templates/*.jinja",
 )
 MODEL = Kind(
     "model",
     "config.json",
     (
         ADAPTER_FILE,
-        "model*.safetensors*",
+        *SHARDS,
         "generation_config.json",
-        "README.md",
-        "calibration",
+        CARD_FILE,
+        "calibration/*.json",
         "head-budget.json",
         *_TOKENIZER,
     ),
+    ("text_config", "loop_num_layers"),
 )
 
 
@@ -65,7 +73,12 @@ def weight_files(name_or_path: str, looped: bool = False, **hub: Any) -> list[st
         return [single]
     if (index := find_file(name_or_path, INDEX_FILE, **hub)) is not None:
         hub.pop("trust_remote_code", None)
-        return get_checkpoint_shard_files(name_or_path, index, **hub)[0]
+        try:
+            return get_checkpoint_shard_files(name_or_path, index, **hub)[0]
+        except (ValueError, LookupError, TypeError, AttributeError, OSError) as error:
+            raise RecurTraceError(
+                f"{index} does not name the weight files that are there ({brief(error, 80)}); fetch or save it again."
+            ) from error
     if looped:
         raise RecurTraceError(
             f"{name_or_path!r} lacks {ADAPTER_FILE}, which its config.json belongs to; fetch or save it again."

@@ -14,6 +14,7 @@ from typing import Any
 from transformers import AutoConfig, GenerationConfig, PreTrainedConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
+from recurtrace.depths import LEAST_LIMIT, depth_limit
 from recurtrace.errors import RecurTraceError
 from recurtrace.halting.methods import OBJECTIVES
 from recurtrace.halting.rule import StoppingRule
@@ -21,8 +22,8 @@ from recurtrace.model.families import check_family
 from recurtrace.model.positions import positions_of
 
 POOLINGS = ("prompt_mean", "prompt_last")
-DEPTH_FACTOR = 8
-"""How many times deeper than in training a loop may go; a larger number is rather a typing error."""
+WIDEST = 2**16
+"""Of all heads of the loop memory together; a larger number is rather a typing error."""
 
 # What transformers itself may hand to any config beyond the declared fields.
 _KNOWN_TO_TRANSFORMERS = {
@@ -172,6 +173,7 @@ class RecurTraceConfig(PreTrainedConfig):
                 f"RecurTraceConfig needs text_config, the base's own config, got {self.text_config!r}."
             )
         check_family(self.text_config)
+        _check_least("loop_attn_num_heads", self.loop_attn_num_heads, 1)
         if self.loop_attn_head_dim is None:
             self.loop_attn_head_dim = head_width(self.text_config.hidden_size, self.loop_attn_num_heads)
         self.tie_word_embeddings = self.text_config.tie_word_embeddings
@@ -199,7 +201,7 @@ class RecurTraceConfig(PreTrainedConfig):
 
     @property
     def depth_limit(self) -> int:
-        return self.loop_depth_limit or max(DEPTH_FACTOR * self.loop_train_max, 64)
+        return depth_limit(self.loop_train_max, self.loop_depth_limit)
 
     @property
     def default_loops(self) -> int | str:
@@ -249,6 +251,16 @@ class RecurTraceConfig(PreTrainedConfig):
             _check_least(name, getattr(self, name), least)
         if self.loop_depth_limit is not None:
             _check_least("loop_depth_limit", self.loop_depth_limit, 1)
+        if self.loop_train_max > (largest := self.loop_depth_limit or LEAST_LIMIT):
+            raise RecurTraceError(
+                f"loop_train_max is {self.loop_train_max:,}, beyond the limit of {largest}; lower it, or set "
+                "loop_depth_limit."
+            )
+        if (width := self.loop_attn_num_heads * self.loop_attn_head_dim) > WIDEST:
+            raise RecurTraceError(
+                f"the loop memory has {self.loop_attn_num_heads:,} heads of {self.loop_attn_head_dim:,}, {width:,} in "
+                f"all, more than {WIDEST:,}; lower loop_attn_num_heads or loop_attn_head_dim."
+            )
         for name in _FINITE:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):

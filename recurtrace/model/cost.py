@@ -3,6 +3,7 @@
 import torch
 from torch import nn
 
+from recurtrace.model.base import loading_told
 from recurtrace.model.configuration_recurtrace import RecurTraceConfig
 from recurtrace.model.modeling_recurtrace import RecurTraceForCausalLM
 from recurtrace.model.parameters import count_parameters
@@ -27,7 +28,7 @@ def shape_of(config: RecurTraceConfig) -> Shape:
 
 
 def cost_of(config: RecurTraceConfig) -> Cost:
-    with torch.device("meta"):
+    with loading_told(config.base_model_name_or_path or config.get_text_config().name_or_path), torch.device("meta"):
         model = RecurTraceForCausalLM(config)
     layer = model.model.layers[config.loop_start]
     attention = layer.self_attn

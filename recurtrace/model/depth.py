@@ -3,6 +3,7 @@
 Shapes: b rows · s positions · d hidden size.
 """
 
+import difflib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from numbers import Integral
@@ -159,19 +160,28 @@ def _check_depth(depth: object, config: RecurTraceConfig) -> int:
     return int(depth)
 
 
-def check_limit(depth: int, config: RecurTraceConfig, name: str = "loops") -> None:
+def check_limit(
+    depth: int,
+    config: RecurTraceConfig,
+    name: str = "loops",
+    remedy: str = "set loop_depth_limit (--depth-limit)",
+) -> None:
     """A typing error must not run for hours."""
     if depth > config.depth_limit:
         raise RecurTraceError(
             f"{name} is {depth:,}, beyond the limit of {config.depth_limit} for a model that was trained on up to "
-            f"{config.loop_train_max} loops; lower it, or set loop_depth_limit (--depth-limit)."
+            f"{config.loop_train_max} loops; lower it, or {remedy}."
         )
+
+
+_ARGUMENTS = ("loops", "head", "min_depth", "max_depth", "threshold", "prompt_mask")
 
 
 def refuse_depth_like(given: Iterable[str]) -> None:
     """A depth under another name would otherwise be ignored without a word."""
     for name in given:
-        if any(part in name for part in ("loop", "depth", "recur", "halt")):
+        near = difflib.get_close_matches(name, _ARGUMENTS, n=1, cutoff=0.8)
+        if near or any(part in name for part in ("loop", "depth", "recur", "halt", "iter")):
             raise RecurTraceError(
                 f"there is no argument {name!r}; the depth is loops, and that of the halting head is bounded by "
                 "min_depth, max_depth and threshold."

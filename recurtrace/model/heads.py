@@ -15,12 +15,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from recurtrace.errors import RecurTraceError
-from recurtrace.files import LOCK, claim_new, writing_folder
+from recurtrace.files import LOCK, claim_new, refuse_foreign, writing_folder
 from recurtrace.halting.methods import PENALISED
 from recurtrace.model.base import locate_base, portable_name, read_looped_config, refuse_other_kind
 from recurtrace.model.card import model_card
 from recurtrace.model.checkpoint import (
     ADAPTER_FILE,
+    CARD_FILE,
     INDEX_FILE,
     MODEL,
     WeightReader,
@@ -74,6 +75,7 @@ def copy_model(folder: Path, out: Path, overwrite: bool = False) -> None:
         if (base := config.base_model_name_or_path) is not None:
             config.base_model_name_or_path = portable_name(locate_base(base, str(folder)))
             config.save_pretrained(temporary)
+        refuse_foreign(out, temporary, MODEL)
 
 
 def read_heads(folder: Path) -> dict[str | None, Head]:
@@ -88,6 +90,10 @@ def read_head(folder: Path, name: str | None = None) -> Head:
     settings = read_looped_config(folder).head_settings(name)
     with WeightReader(_files(folder)) as reader:
         reader.require_floats()
+        if missing := [tensor for tensor in _tensors(name) if tensor not in reader]:
+            raise RecurTraceError(
+                f"{reader.where} lacks {missing[0]}, which config.json describes; distill the head again."
+            )
         weight, bias = (reader[tensor].float() for tensor in _tensors(name))
     return Head(weight, bias, settings)
 
@@ -138,7 +144,7 @@ def folder_fingerprint(folder: Path) -> str:
 def _write_config(folder: Path, config: RecurTraceConfig, file: Path) -> None:
     config.save_pretrained(folder)
     card = model_card(config, cost_of(config).parameters, merged=file.name != ADAPTER_FILE)
-    (folder / "README.md").write_text(card, encoding="utf-8")
+    (folder / CARD_FILE).write_text(card, encoding="utf-8")
 
 
 def _files(folder: Path) -> list[str]:

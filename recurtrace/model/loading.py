@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recurtrace.errors import RecurTraceError
+from recurtrace.errors import RecurTraceError, brief
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -63,7 +63,9 @@ def find_device(name: str) -> Any:
         best = torch.accelerator.current_accelerator(check_available=True)
         return torch.device(best.type, int(os.environ.get("LOCAL_RANK", "0"))) if best else torch.device("cpu")
     try:
-        torch.empty(0, device=name)
-    except (RuntimeError, AssertionError) as error:
-        raise RecurTraceError(f"the device {name!r} cannot be used here; try --device cpu.") from error
+        device = torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError, ValueError, ImportError) as error:
+        raise RecurTraceError(f"the device {brief(name, 80)!r} cannot be used here; try --device cpu.") from error
+    if device.type == "meta":
+        raise RecurTraceError("the device 'meta' holds no values, so nothing can be run there; try --device cpu.")
     return torch.device(name)

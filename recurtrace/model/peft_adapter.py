@@ -1,13 +1,17 @@
 """PEFT adapters, the capacity control of the comparison: read as carefully as the project's own."""
 
 import json
+import re
+import subprocess
+import sys
+from collections.abc import Set
 from pathlib import Path
 from typing import Any
 
-from peft import PeftConfig, PeftModel
+from peft import PeftConfig, PeftModel, get_peft_model_state_dict
 from transformers import PreTrainedModel
 
-from recurtrace.errors import RecurTraceError
+from recurtrace.errors import RecurTraceError, brief
 from recurtrace.files import write_json
 from recurtrace.model.base import (
     announced_base,
@@ -22,6 +26,18 @@ CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
 BASE_FILE = "base.json"
 """The fingerprint of the base, for which PEFT's own config has no field."""
+_UNFIT = (ArithmeticError, AttributeError, ImportError, LookupError, RuntimeError, TypeError, ValueError, re.error)
+"""What PEFT raises for shapes that differ, layers that are not there, settings of another kind."""
+_PATIENCE = 10  # seconds
+# As PEFT does it: a field of its own, a part of a name, the end of one.
+_TRIAL = r"""
+import json, re, sys
+patterns, names = json.load(sys.stdin)
+for pattern in patterns:
+    for whole in (pattern, rf"(^|.*\.){pattern}($|\..*)", rf"(.*\.)?({pattern})$"):
+        for name in names:
+            re.fullmatch(whole, name)
+"""
 
 
 def write_base(folder: Path, base: str, **hub: Any) -> None:
@@ -36,18 +52,67 @@ def load_merged(folder: Path, dtype: str = "auto", **trust: Any) -> tuple[PreTra
     hub = {**trust, **({"revision": config.revision} if config.revision else {})}
     with WeightReader([str(folder / WEIGHTS_FILE)]) as reader:
         reader.require_floats()
-        for name in reader.shapes():
+        there = reader.shapes().keys()
+        for name in there:
             refuse_non_finite(name, reader[name], str(folder / WEIGHTS_FILE))
     read_base_config(base, **hub)
     loaded, found = load_base(base, dtype=dtype, **hub)
-    refuse_other_base(_made_on(folder), str(folder), base, found)
+    refuse_other_base(_made_on(folder), str(folder), base, found, f"remove {BASE_FILE} to skip the check")
+    _try_patterns(config, [name for name, _ in loaded.named_modules()], folder / CONFIG_FILE)
     try:
-        merged = PeftModel.from_pretrained(loaded, str(folder), config=config).merge_and_unload()
-    except (RuntimeError, ValueError) as error:  # shapes, layers that are not there
-        reason = " ".join(str(error).split())[:200]
+        model = PeftModel.from_pretrained(loaded, str(folder), config=config)
+        _refuse_other_tensors(model, there, folder)
+        merged = model.merge_and_unload()
+    except RecurTraceError:
+        raise
+    except _UNFIT as error:
+        reason = brief(error) or type(error).__name__
         raise RecurTraceError(f"the PEFT adapter {str(folder)!r} does not fit its base {base!r}: {reason}") from error
     merged.config.name_or_path = str(folder)
     return merged, base
+
+
+def _refuse_other_tensors(model: PeftModel, there: Set[str], folder: Path) -> None:
+    """PEFT leaves what the file lacks untrained, and what its config does not describe unread, with a warning."""
+    needed = get_peft_model_state_dict(model, save_embedding_layers=False).keys()
+    known = get_peft_model_state_dict(model, save_embedding_layers=True).keys()
+    if missing := sorted(needed - there):
+        raise RecurTraceError(
+            f"{folder / WEIGHTS_FILE} lacks {missing[0]}, which {CONFIG_FILE} describes; save it again."
+        )
+    if unknown := sorted(there - known):
+        raise RecurTraceError(
+            f"{folder / WEIGHTS_FILE} holds {unknown[0]}, which {CONFIG_FILE} does not describe; use the config it was "
+            "saved with."
+        )
+
+
+def _try_patterns(config: PeftConfig, modules: list[str], file: Path) -> None:
+    """Match the patterns of a config with the base's modules in a process of its own: some would take for ever."""
+    patterns = []
+    for field, value in config.to_dict().items():
+        if "module" in field or "pattern" in field:
+            several = value if isinstance(value, list | set | tuple | dict) else [value]
+            patterns += [one for one in several if isinstance(one, str)]
+    if not (special := [pattern for pattern in patterns if not re.fullmatch(r"[\w.-]*", pattern)]):
+        return
+    try:
+        tried = subprocess.run(
+            [sys.executable, "-I", "-c", _TRIAL],
+            input=json.dumps([special, modules]).encode(),
+            capture_output=True,
+            timeout=_PATIENCE,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise RecurTraceError(
+            f"{file} has a pattern that takes too long to match ({brief(max(special, key=len), 80)}); name the modules "
+            "in a list."
+        ) from error
+    if tried.returncode:
+        raise RecurTraceError(
+            f"{file} has a pattern that cannot be matched ({brief(tried.stderr.decode().splitlines()[-1], 80)}); name "
+            "the modules in a list."
+        )
 
 
 def _read_config(folder: Path) -> PeftConfig:

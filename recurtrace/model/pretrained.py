@@ -10,8 +10,9 @@ from typing import Any, Self
 import torch
 from huggingface_hub import HfApi
 from torch import Tensor
-from transformers import GenerationConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
+from recurtrace.config_file import check_attention
 from recurtrace.errors import RecurTraceError
 from recurtrace.files import writing_folder
 from recurtrace.model.base import (
@@ -20,6 +21,7 @@ from recurtrace.model.base import (
     hub_options,
     identify,
     load_base,
+    loading_told,
     not_looped,
     portable_name,
     read_base_config,
@@ -30,6 +32,9 @@ from recurtrace.model.base import (
 from recurtrace.model.card import model_card
 from recurtrace.model.checkpoint import (
     ADAPTER_FILE,
+    CARD_FILE,
+    MODEL,
+    SHARDS,
     WeightReader,
     find_file,
     read_adapter,
@@ -39,6 +44,7 @@ from recurtrace.model.checkpoint import (
 )
 from recurtrace.model.configuration_recurtrace import RecurTraceConfig
 from recurtrace.model.families import PRESET_NUM_LAYERS, check_family, choose_block
+from recurtrace.model.generation_settings import check_generation_settings, read_generation_settings
 from recurtrace.model.parameters import count_parameters
 
 _SCALAR = re.compile(r"loop\.(memory\.\d+\.scale|injection\.alpha)")
@@ -83,6 +89,7 @@ class PretrainedMixin(PreTrainedModel):
         model = cls(config, base)
         device = next(base.model.layers[config.loop_start].parameters()).device
         model.loop.to(device="cpu" if device.type == "meta" else device, dtype=base.dtype)  # meta: offloaded
+        check_generation_settings(base.generation_config, base.config.name_or_path)
         model.generation_config = base.generation_config
         return model.eval()
 
@@ -104,6 +111,7 @@ class PretrainedMixin(PreTrainedModel):
         """
         name = os.fspath(pretrained_model_name_or_path)
         hub = hub_options(kwargs)
+        check_attention(kwargs.get("attn_implementation"), "the attention", hub.get("trust_remote_code") is True)
         config = copy.deepcopy(kwargs.pop("config", None))
         if not isinstance(config, RecurTraceConfig):
             config = read_config(name, **hub)
@@ -156,20 +164,22 @@ class PretrainedMixin(PreTrainedModel):
             refuse_other_base(config.base_fingerprint, name, base_name, found)
         model = cls._on_base(config, base)
         model.load_loop_modules(read_adapter(adapter, _shapes(model.loop_state_dict())))
-        if find_file(name, "generation_config.json", **hub) is not None:
-            model.generation_config = GenerationConfig.from_pretrained(name, **_files_only(hub))
+        if (settings := read_generation_settings(name, **hub)) is not None:
+            model.generation_config = settings
         return model
 
     @classmethod
     def _from_merged(cls, name: str, config: RecurTraceConfig, *model_args: Any, **kwargs: Any) -> Self:
-        with torch.device("meta"):
+        with loading_told(name), torch.device("meta"):
             skeleton = cls(config)
         with WeightReader(weight_files(name, looped=True, **hub_options(kwargs))) as reader:
             tied = frozenset(skeleton.all_tied_weights_keys)
             reader.expect(_shapes(skeleton.state_dict()), optional=tied)
             for weight in reader.shapes():
                 refuse_non_finite(weight, reader[weight], name)
-        model = super().from_pretrained(name, *model_args, config=config, use_safetensors=True, **kwargs)
+        with loading_told(name):
+            model = super().from_pretrained(name, *model_args, config=config, use_safetensors=True, **kwargs)
+        check_generation_settings(model.generation_config, name)
         model.freeze_base()
         return model
 
@@ -207,11 +217,10 @@ class PretrainedMixin(PreTrainedModel):
         if state_dict is None and self.loop.injection.alpha.dim():
             state_dict = self.state_dict()
         tensors = as_in_files(state_dict) if state_dict is not None else None
-        with writing_folder(folder, replaces=["model*.safetensors*"]) as temporary:
+        with writing_folder(folder, replaces=SHARDS if MODEL.is_in(folder) else ()) as temporary:
             super().save_pretrained(temporary, is_main_process, tensors, **kwargs)
             if is_main_process:
-                card = model_card(self.config, count_parameters(self), merged=True)
-                (temporary / "README.md").write_text(card, encoding="utf-8")
+                self._write_card(temporary, folder, merged=True)
 
     def _save_adapter(self, folder: Path, state_dict: dict[str, Tensor] | None) -> None:
         if self.get_input_embeddings().weight.shape[0] != self._base_vocabulary:
@@ -228,8 +237,12 @@ class PretrainedMixin(PreTrainedModel):
             write_adapter(temporary, tensors)
             self.config.save_pretrained(temporary)
             self.generation_config.save_pretrained(temporary)
-            card = model_card(self.config, count_parameters(self), merged=False)
-            (temporary / "README.md").write_text(card, encoding="utf-8")
+            self._write_card(temporary, folder, merged=False)
+
+    def _write_card(self, temporary: Path, folder: Path, merged: bool) -> None:
+        if MODEL.is_in(folder) or not (folder / CARD_FILE).exists():  # else it is about something else
+            card = model_card(self.config, count_parameters(self), merged)
+            (temporary / CARD_FILE).write_text(card, encoding="utf-8")
 
     def push_to_hub(
         self,
@@ -254,10 +267,6 @@ class PretrainedMixin(PreTrainedModel):
                 revision=revision,
                 create_pr=create_pr,
             )
-
-
-def _files_only(hub: dict[str, Any]) -> dict[str, Any]:
-    return {option: value for option, value in hub.items() if option != "trust_remote_code"}
 
 
 def _loaded(

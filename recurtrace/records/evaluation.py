@@ -17,7 +17,7 @@ from recurtrace.files import Kind, load_manifest, writing
 from recurtrace.records.record import problem
 
 MANIFEST = "evaluation.json"
-EVALUATION = Kind("evaluation", MANIFEST, ("records*.jsonl",))
+EVALUATION = Kind("evaluation", MANIFEST, ("records*.jsonl",), ("items", "loops"))
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,13 @@
 Losses are compared on the train-covered suite at each run's own best-likelihood loop, accuracies at two loops.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from recurtrace.report.measures import (
     BASELINE,
     LOOPED,
     Runs,
+    absent,
     accuracy,
     baseline,
     best_loop,
@@ -42,6 +43,8 @@ TITLES = {
 }
 """The paper's names of runs; another ablation goes by the name of its run."""
 PREFERRED = "mathqa"  # the task of the paper's accuracies, where it was evaluated
+SYNTHETIC = ("p_hop", "symbolic", "arithmetic")  # those that the paper extrapolates on
+WINDOWS = {"4B": ("block-24-26",), "8B": ("block-18-20", "block-27-29")}  # the paper's controls, by scale
 
 
 def memory(studies: Sequence[Workspace]) -> Table:
@@ -59,35 +62,54 @@ def memory(studies: Sequence[Workspace]) -> Table:
         *(row for space in compared for row in _generation(space)),
         *(row for space in compared for row in _extrapolation(space)),
     ]
-    note = (
+    parts = [
         "The best loop, in parentheses, is each run's own fixed depth of lowest loss, from two loops on. T = k: as "
-        "many loops as the problem has steps, on items with more steps than training had. "
-        f"{left_out(compared)}"
-    ).strip()
+        "many loops as the problem has steps, on items with more steps than training had.",
+        left_out(compared),
+        absent(studies, LOOPED, plain, BASELINE),
+        *(_no_extrapolation(space) for space in compared),
+    ]
     columns = ["Measure", "Scale", "On", "Plain looping", "Memory", "Difference"]
     source = "; ".join(sources(space, "loop", "plain-loop") for space in compared)
-    return Table(name, title, columns, rows, note, source, key=3)
+    over = {
+        " / ".join((measure, space.scale, on)): len(tasks)
+        for measure, spaces, groups in ((LIKELIHOOD, with_baseline, _losses), (GENERATION, compared, _groups))
+        for space in spaces
+        for on, tasks in groups(space).items()
+    }
+    return Table(name, title, columns, rows, " ".join(filter(None, parts)), source, key=3, over=over)
+
+
+def _losses(space: Workspace) -> dict[str, list[str]]:
+    """Tasks whose losses are compared, under the name of their suite."""
+    suite, tasks = covered(shared_tasks(*(space.evaluations[run] for run in ("plain-loop", "loop", "full"))))
+    return {suite: tasks} if tasks else {}
 
 
 def _likelihood(space: Workspace) -> list[list[str]]:
-    runs = [space.evaluations[run] for run in ("plain-loop", "loop", "full")]
-    suite, tasks = covered(shared_tasks(*runs))
-    if not tasks:
-        return []
-    fine_tuned = mean_over(runs[2], "1", tasks)
-    at_best = [(loop, mean_over(run, loop, tasks)) for run in runs[:2] for loop in [best_loop(run, tasks)]]
-    cells = [f"{spread(differences(found, fine_tuned, nll), '+.3f')} ({loop})" for loop, found in at_best]
-    change = spread(differences(at_best[1][1], at_best[0][1], nll), "+.3f")
-    return [[LIKELIHOOD, space.scale, suite, *cells, change]]
+    *runs, full = (space.evaluations[run] for run in ("plain-loop", "loop", "full"))
+    rows = []
+    for suite, tasks in _losses(space).items():
+        fine_tuned = mean_over(full, "1", tasks)
+        at_best = [(loop, mean_over(run, loop, tasks)) for run in runs for loop in [best_loop(run, tasks)]]
+        cells = [f"{spread(differences(found, fine_tuned, nll), '+.3f')} ({loop})" for loop, found in at_best]
+        change = spread(differences(at_best[1][1], at_best[0][1], nll), "+.3f")
+        rows.append([LIKELIHOOD, space.scale, suite, *cells, change])
+    return rows
+
+
+def _groups(space: Workspace) -> dict[str, list[str]]:
+    """Tasks whose accuracies are compared: the paper's task and suites, else whatever there is."""
+    tasks = shared_tasks(*(space.evaluations[run] for run in ("plain-loop", "loop")))
+    groups = {PREFERRED: [PREFERRED]} if PREFERRED in tasks else {}
+    groups |= {suite: own for suite, own in suites(tasks).items() if suite in ("train-covered", "classic")}
+    return groups or suites(tasks)
 
 
 def _generation(space: Workspace) -> list[list[str]]:
     plain, ours = (space.evaluations[run] for run in ("plain-loop", "loop"))
-    tasks = shared_tasks(plain, ours)
-    groups = {PREFERRED: [PREFERRED]} if PREFERRED in tasks else {}
-    groups |= {suite: own for suite, own in suites(tasks).items() if suite in ("train-covered", "classic")}
     rows = []
-    for on, own in (groups or suites(tasks)).items():
+    for on, own in _groups(space).items():
         measured = [mean_over(run, "2", own) for run in (plain, ours)]
         cells = [spread((one.accuracy for one in run), ".1f") for run in measured]
         rows.append(
@@ -106,6 +128,16 @@ def _extrapolation(space: Workspace) -> list[list[str]]:
         gains = [b - a for a, b in zip(one, two, strict=True) if a is not None and b is not None]
         rows.append([EXTRAPOLATION, space.scale, task, spread(one, ".1f"), spread(two, ".1f"), spread(gains, "+.1f")])
     return rows
+
+
+def _no_extrapolation(space: Workspace) -> str:
+    """Which of the paper's synthetic tasks are not there at T = k; nothing is said of a study that has none of them."""
+    there = {row[2] for row in _extrapolation(space)}
+    wanted = [task for task in SYNTHETIC if task not in there]
+    measured = shared_tasks(*(space.evaluations[run] for run in ("plain-loop", "loop")))
+    if not wanted or not (space.in_the_paper or set(SYNTHETIC) & set(measured)):
+        return ""
+    return f"Beyond eight steps, {space.scale} needs {', '.join(wanted)} of both runs with --loops k."
 
 
 def depths(space: Workspace) -> Table:
@@ -148,10 +180,11 @@ def ablation(space: Workspace) -> Table:
         rows.append([TITLES.get(run, run), *found, spread((one.accuracy for one in right), ".1f")])
     note = (
         f"{seeds(space, *ordered)} Δ NLL: over the {baseline(space)} on the {suite} tasks, at each run's own best "
-        "loop. Accuracy at two loops."
-    )
+        f"loop. Accuracy at two loops. {_not_evaluated(run for run in TITLES if run not in ordered)}"
+    ).strip()
     columns = ["Run", "Δ NLL", "Best loop", f"{column}, %"]
-    return Table(name, title, columns, rows, note, sources(space, *ordered), strong=[0])
+    over = {"Δ NLL": len(losses)}
+    return Table(name, title, columns, rows, note, sources(space, *ordered), strong=[0], over=over)
 
 
 def blocks(space: Workspace) -> Table:
@@ -170,9 +203,14 @@ def blocks(space: Workspace) -> Table:
         gain = spread(differences(found, fine_tuned, accuracy), "+.1f")
         layers = f"{_deployed(space)} (deployed)" if run == "loop" else "–".join(run.split("-")[1:])
         rows.append([layers, *_against_baseline(space, run, losses), gain])
-    note = f"Δ over the {baseline(space)}: loss on the {suite} tasks at each run's best loop, accuracy at two loops."
+    absent_runs = [run for run in WINDOWS.get(space.scale, ()) if run not in runs]
+    note = (
+        f"{seeds(space, 'loop', 'full', *runs)} Δ over the {baseline(space)}: loss on the {suite} tasks at each run's "
+        f"best loop, accuracy at two loops. {_not_evaluated(absent_runs)}"
+    ).strip()
     columns = ["Layers", "Δ NLL", "Best loop", "Δ points"]
-    return Table(name, title, columns, rows, note, sources(space, "loop", *runs), strong=[0])
+    over = {"Δ NLL": len(losses)}
+    return Table(name, title, columns, rows, note, sources(space, "loop", *runs), strong=[0], over=over)
 
 
 def capacity(space: Workspace) -> Table:
@@ -199,7 +237,8 @@ def capacity(space: Workspace) -> Table:
         rows.append([says, spread((one.accuracy for one in found), ".1f"), *changes])
     note = f"{seeds(space, 'loop', 'full', 'adapter')} Unweighted means over {len(tasks)} tasks."
     source = sources(space, "full", "adapter", "loop")
-    return Table(name, title, ["Run", "Accuracy, %", "Δ points", "Δ NLL"], rows, note, source)
+    columns = ["Run", "Accuracy, %", "Δ points", "Δ NLL"]
+    return Table(name, title, columns, rows, note, source, over=dict.fromkeys(columns[1:], len(tasks)))
 
 
 def same_start(space: Workspace) -> Table:
@@ -219,7 +258,13 @@ def same_start(space: Workspace) -> Table:
         rows.append([says, ", ".join(dict.fromkeys(asked)), *cells, changes])
     note = f"{seeds(space, *names)} Loss on the {suite} tasks, each run at its own best loop and both at four."
     columns = ["At", "Loops", "Plain, NLL", "Memory, NLL", "Δ NLL, seed by seed"]
-    return Table(name, title, columns, rows, note, sources(space, *names))
+    return Table(name, title, columns, rows, note, sources(space, *names), over={columns[-1]: len(tasks)})
+
+
+def _not_evaluated(runs: Iterable[str]) -> str:
+    """The paper's runs that are not there."""
+    names = ", ".join(f"evaluations/{run}" for run in runs)
+    return f"Of the paper's runs there is no {names} with --loops 2 (recurtrace evaluate)." if names else ""
 
 
 def _is_ablation(space: Workspace, run: str) -> bool:

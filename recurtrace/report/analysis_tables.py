@@ -118,8 +118,9 @@ def said(answers: Sequence[str], correct: Sequence[bool]) -> str:
 def per_task(space: Workspace) -> Table:
     """Each task with its own head where the model has one of the task's name."""
     name, title = "tasks", "Adaptive depth task by task, without a floor"
-    if not (found := space.task_analyses or space.head_analyses):
-        return Table(name, title, missing=MISSING)
+    if not (found := space.task_analyses):
+        needs = "task-analysis/*.json of a model with heads for single tasks (recurtrace compare --out)"
+        return Table(name, title, missing=needs)
     return named(name, title, found, _per_task(found))
 
 

@@ -51,11 +51,12 @@ def budget(space: Workspace) -> Table:
         return Table(name, title, missing="runs/*/budget.json (recurtrace train)")
     rows = [[row, *(cell(space.budgets[run]) for run in shown)] for row, cell in STAGE_1.items()]
     if space.head_budgets and "loop" in shown:
-        head = space.head_budgets[0]
-        second = {row: cell(head) for row, cell in STAGE_2.items()}
-        if head.sweep_flops:
-            extra = (head.sweep_flops + head.head_flops) / _mean(space.budgets["loop"], "total_flops")
-            second["Extra FLOPs against stage 1"] = f"{extra:.1%}"
+        heads = space.head_budgets
+        second = {row: cell(heads[0]) for row, cell in STAGE_2.items()}
+        if all(head.sweep_flops for head in heads):
+            flops = statistics.mean(head.sweep_flops + head.head_flops for head in heads)
+            second["Sweep and head FLOPs (analytical)"] = f"{flops:.2e}"
+            second["Extra FLOPs against stage 1"] = f"{flops / _mean(space.budgets['loop'], 'total_flops'):.1%}"
         rows += [[row, *(value if run == "loop" else NONE for run in shown)] for row, value in second.items()]
     others = [run for run in space.budgets if run not in shown]
     seeds = max(len(space.budgets[run]) for run in shown)

@@ -27,7 +27,7 @@ from recurtrace.report.head_tables import (
     thresholds,
     transition,
 )
-from recurtrace.report.paper import beside
+from recurtrace.report.paper import beside, has_table
 from recurtrace.report.run_tables import cost, model
 from recurtrace.report.suite_tables import ScaleGain, scale_gains, scaling, suite_gains, task_gains
 from recurtrace.report.table import Table
@@ -161,7 +161,8 @@ ELSEWHERE = {
     "Figure 2": "the architecture, drawn in docs/architecture.md",
     "Table S3": "examples of the synthetic tasks, in docs/data.md",
     "Table S7": "benchmarks and their numbers of items, printed by `recurtrace data list`",
-    "Appendix, full test set": "`recurtrace sweep --data mathqa --split test`, all of it, and `recurtrace compare`",
+    "Appendix, full test set": "`recurtrace sweep --data mathqa --split test`, all of it, and `recurtrace compare`; "
+    "the paper's one training seed reaches 56.7 % at 2.03 loops on the 2,985 items",
 }
 """What the paper has and a report does not."""
 
@@ -170,7 +171,10 @@ PICTURES = ("loops", "buckets", "difficulty", "threshold", "scales", "probe", "c
 
 
 def contents(studies: Sequence[Workspace]) -> dict[str, list[Part]]:
-    """All sections with their parts, made; what no study has is there once, as missing."""
+    """All sections with their parts, made; what no study has is there once, as missing.
+
+    Where another study has it, it is missing only at a scale at which the paper has that very table.
+    """
     return {title: [part for row in rows for part in _made(row, studies)] for title, rows in CONTENTS.items()}
 
 
@@ -187,6 +191,11 @@ def _made(row: Row, studies: Sequence[Workspace]) -> list[Part]:
         if len(studies) > 1:
             shown = replace(shown, name=f"{shown.name}-{space.scale}", title=f"{shown.title} ({space.scale})")
         parts.append(Part(shown, row.paper))
+    parts += [
+        Part(replace(content, title=f"{content.title} ({space.scale})"), row.paper)
+        for space, content in made
+        if there and content.missing and space.in_the_paper and has_table(content.name, space.scale)
+    ]
     return parts or [Part(made[0][1], row.paper)]
 
 

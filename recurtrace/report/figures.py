@@ -109,6 +109,9 @@ def accuracy_by_loops(points: LoopPoints) -> Figure:
     depths = [row.depth for row in analyses[0].fixed]
     axes.plot(depths, fixed, color=INK, lw=1.4, marker="o", ms=3.5, zorder=2)
     labels = [Label("fixed depth", INK, depths[-1], float(fixed[-1]))]
+    best = float(fixed.max())
+    axes.axhline(best, color=MUTED, lw=0.8, ls="--", zorder=1)
+    labels.append(Label("best fixed", INK, 1.12 * depths[-1], best))
     for title, seeds in lines.items():
         height = 100 * float(np.mean(seeds))
         axes.axhline(height, color=BASELINE, lw=1.1, ls="--", zorder=1)
@@ -274,12 +277,21 @@ def gains_by_scale(scales: Sequence[ScaleGain]) -> Figure:
             axes.errorbar(places, means, yerr=spreads, color=color, fmt="none", capsize=3)
         axes.set_ylabel(label, color=color)
         axes.margins(y=0.25)
-        low, high = axes.get_ylim()
-        axes.set_ylim(min(low, 0), max(high, 0))
+    _align_zeros(left, right)
     left.axhline(0, color=INK, lw=0.8)
     left.set_xticks(places, [short(one.scale) for one in scales])
     left.set_xlim(-0.4, len(scales) - 0.6)
     return figure
+
+
+def _align_zeros(*every: Axes) -> None:
+    """Zero at the same height of all axes, so that a point above it is a gain on each."""
+    limits = [(min(low, 0), max(high, 0)) for low, high in (axes.get_ylim() for axes in every)]
+    spans = [high - low for low, high in limits]
+    below = max(-low / span for (low, _), span in zip(limits, spans, strict=True))
+    above = max(high / span for (_, high), span in zip(limits, spans, strict=True))
+    for axes, span in zip(every, spans, strict=True):
+        axes.set_ylim(-below * span, above * span)
 
 
 def loop_cost(cost: CostReport) -> Figure:

@@ -142,6 +142,12 @@ def lacking(space: Workspace, *needed: tuple[str, str]) -> str:
     return ""
 
 
+def absent(studies: Sequence[Workspace], *needed: tuple[str, str]) -> str:
+    """What each study still needs for a table over scales, in a sentence."""
+    said = [f"{space.scale} needs {needs}" for space in studies if (needs := lacking(space, *needed))]
+    return f"Not complete: {'; '.join(said)}." if said else ""
+
+
 def baseline(*studies: Workspace) -> str:
     """What the fine-tuned base may be called: "same-budget" only where the budgets of the runs say so."""
     for space in studies:

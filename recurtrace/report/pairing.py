@@ -44,7 +44,9 @@ def _of_shared_seeds(
         return chosen, ""
     cut = {run: [one for one in found if run not in seeds or one.seed in shared] for run, found in chosen.items()}
     extra = [
-        f"{', '.join(map(str, sorted(of_run - shared)))} of {run}" for run, of_run in seeds.items() if of_run - shared
+        f"{', '.join(str(one.seed) for one in found if one.seed not in shared)} of {run}"
+        for run, found in chosen.items()
+        if seeds.get(run, shared) != shared
     ]
     return cut, f"Of the training seeds that all have; left out are {' and '.join(extra)}."
 

@@ -1,5 +1,6 @@
 """A report as Markdown, LaTeX and one self-contained HTML page."""
 
+import re
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -14,7 +15,8 @@ from recurtrace.report.contents import ELSEWHERE, PICTURES, Part, Picture, conte
 from recurtrace.report.table import Table
 from recurtrace.report.workspace import Workspace, read_studies
 
-FIGURES = tuple(f"figures/{name}.{kind}" for name in PICTURES for kind in ("png", "svg"))
+KINDS = ("png", "svg")
+FIGURES = tuple(f"figures/{name}.{kind}" for name in PICTURES for kind in KINDS)
 REPORT = Kind("report", "report.html", ("report.md", "report.tex", *FIGURES))
 
 
@@ -24,13 +26,22 @@ def report(folder: Path, out: Path, title: str = "RecurTrace report", overwrite:
         if not (out / REPORT.manifest).is_file():
             claim_new(out, REPORT, overwrite)
         made = files(folder, title)  # all of it, before anything is written
+        for name in written_figures(out):
+            if name not in made:
+                (out / name).unlink(missing_ok=True)
         for name, content in made.items():
             with writing(out / name) as temporary:
                 temporary.write_bytes(content)
-        for name in REPORT.files:  # a figure of an earlier report that there is no more
-            if name not in made:
-                (out / name).unlink(missing_ok=True)
     return [out / name for name in made]
+
+
+def written_figures(out: Path) -> list[str]:
+    """The figures that the report in a folder shows; none where there is no report."""
+    page = out / "report.md"
+    if not (out / REPORT.manifest).is_file() or not page.is_file():
+        return []
+    shown = re.findall(r"^!\[.*\]\(figures/([^/]+)\.png\)$", page.read_text(errors="replace"), flags=re.MULTILINE)
+    return [f"figures/{name}.{kind}" for name in shown for kind in KINDS]
 
 
 def files(folder: Path, title: str) -> dict[str, bytes]:
@@ -44,7 +55,7 @@ def files(folder: Path, title: str) -> dict[str, bytes]:
     made = {
         f"figures/{picture.name}.{kind}": figures.as_bytes(picture.draw(), kind)
         for picture in pictures
-        for kind in ("png", "svg")
+        for kind in KINDS
     }
     templates = Environment(
         loader=PackageLoader("recurtrace.report"), autoescape=select_autoescape(), trim_blocks=True, lstrip_blocks=True

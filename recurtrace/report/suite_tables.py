@@ -11,6 +11,7 @@ from recurtrace.report.measures import (
     BASELINE,
     COMPARED,
     LOOPED,
+    absent,
     accuracy,
     baseline,
     differences,
@@ -79,9 +80,10 @@ def scaling(studies: Sequence[Workspace]) -> Table:
         for one in found
     ]
     means = "Unweighted means over the tasks of the train-covered and classic suites; loss per answer token."
-    note = f"{means} {left_out(_compared(studies))}".strip()
+    note = _sentences(means, left_out(_compared(studies)), absent(studies, LOOPED, BASELINE))
     columns = ["Scale", "Tasks", "Baseline, %", "Two loops, %", "Δ points", "Δ NLL"]
-    return Table(name, title, columns, rows, note, _sources(studies))
+    over = {one.scale: len(one.tasks) for one in found}
+    return Table(name, title, columns, rows, note, _sources(studies), over=over)
 
 
 def suite_gains(studies: Sequence[Workspace]) -> Table:
@@ -89,18 +91,30 @@ def suite_gains(studies: Sequence[Workspace]) -> Table:
     name, title = "suites", f"Two loops against the {baseline(*_compared(studies))}, by suite"
     rows: list[list[str]] = []
     strong: list[int] = []
+    over: dict[str, int] = {}
     for space in _compared(studies):
         for suite, tasks in suites(shared_tasks(*_pair(space))).items():
             strong += [len(rows)] if suite == "overall" else []
+            over[f"{space.scale} / {suite}"] = len(tasks)
             rows.append([space.scale, suite, str(len(tasks)), *_gains(space, tasks)])
     if not rows:
         return Table(name, title, missing=NO_SCALES)
-    note = (
+    note = _sentences(
         "Unweighted means over tasks, so that overall is the mean of the suites weighted by their numbers of tasks. "
-        "95 %: of the gain in points over items, each paired with itself. Diagnostic suites are in no other number. "
-        f"{left_out(_compared(studies))}"
-    ).strip()
-    return Table(name, title, ["Scale", "Suite", "Tasks", *GAINS], rows, note, _sources(studies), strong=strong, key=2)
+        "95 %: of the gain in points over items, each paired with itself. Diagnostic suites are in no other number.",
+        _seed_by_seed(studies),
+        left_out(_compared(studies)),
+        absent(studies, LOOPED, BASELINE),
+    )
+    columns = ["Scale", "Suite", "Tasks", *GAINS]
+    return Table(name, title, columns, rows, note, _sources(studies), strong=strong, key=2, over=over)
+
+
+def _seed_by_seed(studies: Sequence[Workspace]) -> str:
+    """The overall gains of each training seed, where there are several."""
+    found = {one.scale: one.gains for one in scale_gains(studies) if len(one.gains) > 1}
+    said = [f"{scale} {', '.join(f'{gain:+.2f}' for gain in gains)}" for scale, gains in found.items()]
+    return f"Overall gains seed by seed: {'; '.join(said)}." if said else ""
 
 
 def task_gains(space: Workspace) -> Table:
@@ -136,6 +150,10 @@ def _gains(space: Workspace, tasks: Sequence[str]) -> list[str]:
         gain_interval(ours, asked, theirs, other, tasks),
         spread(differences(looped, fine_tuned, nll), "+.3f"),
     ]
+
+
+def _sentences(*parts: str) -> str:
+    return " ".join(filter(None, parts))
 
 
 def _sources(studies: Sequence[Workspace]) -> str:

@@ -23,6 +23,8 @@ class Table:
     """Rows to set apart."""
     key: int = 1
     """How many of the first columns say what a row is about."""
+    over: Mapping[str, int] = field(default_factory=dict)
+    """How many tasks numbers are means of, by the name of their row or column."""
     beside: Mapping[tuple[int, int], str] = field(default_factory=dict)
     """The paper's own values, by row and column."""
 

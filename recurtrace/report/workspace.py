@@ -12,13 +12,13 @@ Tables average over training seeds. Where there is one, its folder may be left o
 A folder of such folders, one for each scale, gives the tables over scales.
 """
 
-import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from recurtrace.config_file import read_config_file
 from recurtrace.errors import RecurTraceError
 from recurtrace.records import (
     BUDGET_FILE,
@@ -38,7 +38,9 @@ from recurtrace.report.escape import plain
 from recurtrace.report.pairing import paired
 
 T = TypeVar("T")
-PAPER_SCALE = re.compile(r"Qwen3-(0\.6B|1\.7B|4B|8B)(-Base)?$")
+_SIZES = ("loop_start", "loop_num_layers", "num_hidden_layers", "hidden_size")
+PAPER_SCALES = ("0.6B", "1.7B", "4B", "8B")
+_PAPER_BASE = re.compile(rf"Qwen3-({'|'.join(map(re.escape, PAPER_SCALES))})-Base$")  # all four are base releases
 
 
 @dataclass(frozen=True)
@@ -88,12 +90,12 @@ class Workspace:
     @property
     def scale(self) -> str:
         """How tables call it: as the paper does where it is one of its bases, else by the base or the folder."""
-        known = PAPER_SCALE.search(self.base.rstrip("/"))
+        known = _PAPER_BASE.search(self.base.rstrip("/"))
         return known[1] if known else Path(self.base).name or self.folder.resolve().name
 
     @property
     def in_the_paper(self) -> bool:
-        return PAPER_SCALE.search(self.base.rstrip("/")) is not None
+        return _PAPER_BASE.search(self.base.rstrip("/")) is not None
 
 
 def read_studies(folder: Path) -> list[Workspace]:
@@ -138,7 +140,7 @@ def _read(folder: Path) -> Workspace | None:
         budgets=_by_run(folder / "runs", BUDGET_FILE, Budget.read),
         head_budgets=[HeadBudget.read(file) for file in sorted(folder.glob(f"models/*/{HEAD_BUDGET_FILE}"))],
         task_analyses=[one for one in by_task if isinstance(one, HeadAnalysis)],
-        config=json.loads(configs[0].read_text(encoding="utf-8")) if configs else None,
+        config=_config(configs[0]) if configs else None,
     )
     if not (found.probe or found.cost or found.analyses or found.evaluations or found.budgets):
         return None
@@ -148,6 +150,14 @@ def _read(folder: Path) -> Workspace | None:
                 f"the files in {folder / name} are of different items or depths; they are averaged as training "
                 "seeds of one model, so keep others in another folder."
             )
+    return found
+
+
+def _config(file: Path) -> dict[str, Any]:
+    found = read_config_file(file, str(file.parent))
+    sizes = {**found, **found.get("text_config", {})}
+    if not all(type(sizes.get(name)) is int for name in _SIZES):
+        raise RecurTraceError(f"{file} is not the config of a looped model; remove it from the folder of the report.")
     return found
 
 

@@ -8,6 +8,7 @@ from pydantic import Field, NonNegativeFloat, PositiveInt, model_validator
 
 from recurtrace.files import write_json
 from recurtrace.halting.methods import SIGNALS
+from recurtrace.recipe import Name
 from recurtrace.stages.settings import Names, StageSettings, stage
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ class CalibrateSettings(StageSettings):
     """Folder of a sweep of held-out items."""
     signal: str = Field(default="head", json_schema_extra={"choices": list(SIGNALS)})
     """The signal that stops the loop."""
-    head: str | None = None
+    head: Name | None = None
     """Name of the head. Default: the model's own head."""
     tasks: Names = []
     """Use only these tasks of the sweep, separated by commas."""

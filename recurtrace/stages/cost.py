@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pydantic import PositiveInt
+from pydantic import PositiveInt, model_validator
 
 from recurtrace.stages.settings import OnDevice, Place, stage
 
@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from recurtrace.records import CostReport
 
 logger = logging.getLogger(__name__)
+
+MOST_TOKENS = 2**22
+"""In one forward pass; more is a typing error that no machine has the memory for."""
 
 
 class CostSettings(OnDevice):
@@ -26,6 +29,12 @@ class CostSettings(OnDevice):
     """Rows of the input."""
     turns: PositiveInt = 20
     """How many times each depth is run."""
+
+    @model_validator(mode="after")
+    def _check(self) -> "CostSettings":
+        if (size := self.batch_size * (self.tokens or 1)) > MOST_TOKENS:
+            raise ValueError(f"the input has {size:,} tokens, more than {MOST_TOKENS:,}; lower tokens or batch_size")
+        return self
 
 
 @stage(CostSettings)

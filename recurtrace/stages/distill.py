@@ -8,6 +8,7 @@ from pydantic import Field, field_validator
 
 from recurtrace.errors import RecurTraceError
 from recurtrace.halting.methods import METHODS, OBJECTIVES, OWN_OBJECTIVE
+from recurtrace.recipe import Name
 from recurtrace.stages.calibrate import CalibrateSettings
 from recurtrace.stages.settings import Changes, Names, StageSettings, stage
 
@@ -25,7 +26,7 @@ class DistillSettings(StageSettings):
     """Folder of a sweep of this model; sweeps of test items are refused."""
     objective: str = Field(default=OWN_OBJECTIVE, json_schema_extra={"choices": list(OBJECTIVES)})
     """What the head is trained on."""
-    head: str | None = None
+    head: Name | None = None
     """Name of the head. Default: the model's own head for the oracle, otherwise the objective's name."""
     tasks: Names = []
     """Use only these tasks of the sweep, separated by commas."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
+from recurtrace.errors import RecurTraceError
 from recurtrace.stages.settings import Names, OnDevice, stage
 from recurtrace.stages.trace import TraceSettings, trace
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 EMBEDDED = "embedded/loop"
 EMBEDDED_MIXTURE = "embedded/mixture"  # what the embedded model is asked
 PER_BUCKET = 4  # items of each kind and difficulty among which turning ones are looked for
+PAGE_TITLE = b"<title>Trace explorer</title>"  # by which a page of ours is known
 LOCAL_HOSTS = ("127.0.0.1", "localhost", "::1")
 
 
@@ -69,10 +71,19 @@ def explore(settings: ExploreSettings) -> "FastAPI | Path":
 
     traces = [LoopTrace.read(Path(file)) for file in settings.trace]
     if settings.static is not None:
+        _refuse_other_page(settings.static)
         with writing(settings.static) as temporary:
             temporary.write_text(whole_page(traces), encoding="utf-8")
         return settings.static
     return _app(settings, traces)
+
+
+def _refuse_other_page(file: Path) -> None:
+    """An earlier page may be made again; any other file is not overwritten."""
+    if file.is_dir():
+        raise RecurTraceError(f"{str(file)!r} is a folder; name a file to write.")
+    if file.exists() and PAGE_TITLE not in file.read_bytes()[:4096]:
+        raise RecurTraceError(f"{str(file)!r} is no page of the explorer and is not overwritten; choose another file.")
 
 
 def _app(settings: ExploreSettings, traces: "list[LoopTrace]") -> "FastAPI":
@@ -85,6 +96,7 @@ def _app(settings: ExploreSettings, traces: "list[LoopTrace]") -> "FastAPI":
     loaded = {name: load_looped(place(name), **settings.loading) for name in settings.models}
     recipe = settings.examples or (EMBEDDED_MIXTURE if EMBEDDED in settings.models else None)
     pool = _pool(MixtureRecipe.read(recipe)) if recipe is not None else []
+    samples = _samples(pool)
 
     def tracer(question: "Question", progress: Any) -> "LoopTrace":
         asked = TraceSettings(**question.model_dump(), max_tokens=settings.max_tokens)
@@ -92,7 +104,9 @@ def _app(settings: ExploreSettings, traces: "list[LoopTrace]") -> "FastAPI":
 
     def turns() -> "Iterator[list[Sample]]":
         """What has been found after each batch, until there is one that more loops turn wrong, and one right."""
+        offered = {sample.prompt for sample in samples}
         items = [bucket[i] for i in range(PER_BUCKET) for buckets in pool for bucket in buckets if i < len(bucket)]
+        items = [item for item in items if item.prompt not in offered]
         found: dict[bool, Sample] = {}
         for batch in turning(*loaded[settings.models[0]], items):
             for example, right in batch:
@@ -101,7 +115,14 @@ def _app(settings: ExploreSettings, traces: "list[LoopTrace]") -> "FastAPI":
             if len(found) == 2:
                 return
 
-    about = About(settings.models, _samples(pool), settings.max_loops, settings.max_tokens)
+    about = About(
+        settings.models,
+        samples,
+        settings.max_loops,
+        settings.max_tokens,
+        without_memory=[name for name, (model, _) in loaded.items() if not model.config.loop_memory],
+        stories=EMBEDDED in settings.models,
+    )
     return make_app(about, tracer, turns, traces, settings.token, settings.waiting)
 
 
@@ -122,4 +143,13 @@ def _samples(pool: "list[list[list[Example]]]") -> "list[Sample]":
 def _sample(example: "Example", level: str) -> "Sample":
     from recurtrace.explorer.server import Sample
 
-    return Sample(example.task.replace("_", " "), f"{level}, {example.bucket}", example.prompt, example.answer)
+    level = f"{level}, {_in_words(example.bucket)}"
+    return Sample(example.task.replace("_", " "), level, example.prompt, example.answer)
+
+
+def _in_words(bucket: str) -> str:
+    """facts=4 is 4 facts; k=4 stays, as a symbol of the paper."""
+    name, _, number = bucket.partition("=")
+    if not number or len(name) == 1:
+        return bucket
+    return f"{number} {name.removesuffix('s') if number == '1' else name}"

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field, NonNegativeInt, PositiveInt
 
+from recurtrace.errors import RecurTraceError
 from recurtrace.recipe import Seed, Switch
 from recurtrace.stages.settings import Depths, OnDevice, Place, stage
 
@@ -65,6 +66,11 @@ def probe(settings: ProbeSettings) -> "BlockProbe":
     changes = [f"model={base}", f"trust_remote_code={settings.trust_remote_code}"]
     trial = TrainRecipe.read_with(settings.recipe, changes) if settings.recipe is not None else None
     refuse_other_file(settings.out, BlockProbe)
+    figure = settings.out.with_suffix(".png")
+    if figure.exists() and not settings.out.exists():
+        raise RecurTraceError(
+            f"{str(figure)!r} exists, where the figure would be written; choose another --out, or move it away."
+        )
     config = read_base_config(base, **trust)  # refused before gigabytes are read
     max_length = longest_input(config, settings.max_length, 512, settings.extrapolate)
     tokenizer = load_tokenizer(base, **trust)
@@ -86,5 +92,5 @@ def probe(settings: ProbeSettings) -> "BlockProbe":
     if trial is not None:
         found = try_windows(found, trial, len(settings.windows) or settings.train_windows)
     found.write(settings.out)
-    draw_probe(settings.out, settings.out.with_suffix(".png"))
+    draw_probe(settings.out, figure)
     return found

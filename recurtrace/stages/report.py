@@ -5,6 +5,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
+from recurtrace.errors import RecurTraceError
 from recurtrace.stages.settings import StageSettings, stage
 
 
@@ -26,4 +27,6 @@ def report(settings: ReportSettings) -> list[Path]:
     """Write Markdown, LaTeX, one self-contained page and the figures; returns what was written."""
     from recurtrace.report.render import report as run
 
+    if not settings.folder.is_dir():  # before a folder for the report is made in it
+        raise RecurTraceError(f"there is no folder {str(settings.folder)!r} to report on.")
     return run(settings.folder, settings.out or settings.folder / "report", settings.title, settings.overwrite)

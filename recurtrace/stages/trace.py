@@ -3,8 +3,9 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from pydantic import Field, PositiveInt
+from pydantic import Field, PositiveInt, field_validator
 
+from recurtrace.errors import RecurTraceError, is_unicode
 from recurtrace.stages.settings import OnDevice, Place
 
 if TYPE_CHECKING:
@@ -26,13 +27,35 @@ class TraceSettings(OnDevice):
     max_loops: Annotated[PositiveInt, Field(le=64)] = 16
     """Deepest loop."""
     memory_off_from: Annotated[int, Field(ge=2)] | None = None
-    """Ablation: switch the memory off from this loop on."""
+    """Ablation: switch the memory off from this loop on; at most max_loops."""
     head: str | None = None
     """Name of the halting head. Default: the model's own head."""
     answer_tokens: Annotated[PositiveInt, Field(le=256)] = 8
     """Longest answer where there is no reference, in tokens."""
     max_tokens: PositiveInt = 2048
-    """Longest prompt, in tokens."""
+    """Longest prompt, in tokens; never more than the positions of the base leave beside the answer."""
+
+    @field_validator("prompt", "reference")
+    @classmethod
+    def _is_text(cls, text: str | None) -> str | None:
+        if text is not None and not is_unicode(text):
+            raise ValueError("is not valid Unicode: it holds half of a surrogate pair")
+        return text
+
+
+def _longest_prompt(asked: TraceSettings, config: Any, tokenizer: Any) -> int:
+    from recurtrace.model.positions import positions_of
+
+    positions = positions_of(config)
+    if positions is None:
+        return asked.max_tokens
+    answer = asked.answer_tokens if asked.reference is None else len(tokenizer(asked.reference)["input_ids"]) + 1
+    if answer >= positions:
+        raise RecurTraceError(
+            f"the answer may take {answer:,} of the base's {positions:,} positions, which leaves none for the prompt; "
+            "lower answer_tokens (--answer-tokens), or shorten the reference."
+        )
+    return min(asked.max_tokens, positions - answer)
 
 
 def trace(
@@ -59,6 +82,7 @@ def trace(
     if asked.out is not None:
         refuse_other_file(asked.out, LoopTrace)
     model, tokenizer = loaded or load_looped(place(asked.model), **asked.loading)
+    max_tokens = _longest_prompt(asked, model.config, tokenizer)
     found = run(
         model,
         tokenizer,
@@ -68,7 +92,7 @@ def trace(
         memory_off_from=asked.memory_off_from,
         head=asked.head,
         answer_tokens=asked.answer_tokens,
-        max_tokens=asked.max_tokens,
+        max_tokens=max_tokens,
         progress=progress,
     )
     found = replace(found, model=asked.model)

@@ -3,21 +3,30 @@
 Activations are an estimate from the shapes that a decoder layer keeps for backward; everything else is counted.
 """
 
+import logging
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import PreTrainedConfig
 
+from recurtrace.errors import RecurTraceError
 from recurtrace.model import RecurTraceConfig, RecurTraceForCausalLM
 from recurtrace.model.base import read_base_config
 from recurtrace.model.cost import cost_of
+from recurtrace.model.families import QWEN3
 from recurtrace.model.labelled_loss import CHUNK_LOGITS
 from recurtrace.training.budget import training_macs
 from recurtrace.training.depth_sampler import DepthSampler
 from recurtrace.training.methods import fitted, freeze_for_stage_1, loop_config, on_its_base
 from recurtrace.training.recipe import TrainRecipe
 
+logger = logging.getLogger(__name__)
+
 _ADAM_BYTES = 8  # two moments in float32
+PAPER_BASES = {f"Qwen/Qwen3-{name}-Base": scale for name, scale in QWEN3.items()}
 
 
 @dataclass(frozen=True)
@@ -46,9 +55,27 @@ class Estimate:
         return self.weight_bytes // (processes if shard_weights else 1) + state + self.activation_bytes
 
 
+def shape_of_base(name: str, **hub: Any) -> PreTrainedConfig:
+    """The base's config; where one of the paper's bases cannot be fetched, the shape that is known of it."""
+    if name in PAPER_BASES and not Path(name).exists() and _is_out_of_reach(name, **hub):
+        return PAPER_BASES[name].config()
+    return read_base_config(name, **hub)
+
+
+@cache
+def _is_out_of_reach(name: str, **hub: Any) -> bool:
+    """Asked and said once: a plan reads the base for every run."""
+    try:
+        read_base_config(name, **hub)
+    except RecurTraceError as error:
+        logger.warning("%s The estimate takes its shape from what recurtrace knows of it.", error)
+        return True
+    return False
+
+
 def estimate(recipe: TrainRecipe) -> Estimate:
     recipe = on_its_base(recipe)
-    base_config = read_base_config(recipe.base, **recipe.hub)
+    base_config = shape_of_base(recipe.base, **recipe.hub)
     config = loop_config(recipe, base_config)
     recipe = fitted(recipe, base_config)
     cost = cost_of(config)

@@ -12,8 +12,15 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from recurtrace.config_file import read_config_file
 from recurtrace.errors import RecurTraceError
 from recurtrace.model import RecurTraceConfig, RecurTraceForCausalLM
-from recurtrace.model.base import load_base, locate_base, portable_name, read_base_config, read_looped_config
-from recurtrace.model.checkpoint import ADAPTER_FILE
+from recurtrace.model.base import (
+    load_base,
+    locate_base,
+    portable_name,
+    read_base_config,
+    read_looped_config,
+    stored_fingerprint,
+)
+from recurtrace.model.checkpoint import ADAPTER_FILE, weight_files
 from recurtrace.model.families import PRESET_NUM_LAYERS, choose_block
 from recurtrace.model.positions import longest_input
 from recurtrace.records import BlockProbe
@@ -21,6 +28,7 @@ from recurtrace.training.recipe import TrainRecipe
 
 LORA_TOLERANCE = 0.02  # how far the adapter's size may be from the loop modules'
 _SHAPING = ("loop_attn_num_heads", "loop_attn_head_dim", "loop_qk_norm")
+_KEPT = ("loop_start", "loop_num_layers", "loop_train_max", "loop_depth_limit")
 _HOW_TO_CHOOSE = (
     "set loop.loop_start in the recipe, or probe to a result of `recurtrace probe`, or model to a converted folder"
 )
@@ -36,11 +44,15 @@ def build_model(recipe: TrainRecipe) -> nn.Module:
 def on_its_base(recipe: TrainRecipe) -> TrainRecipe:
     """A recipe whose model is a converted folder: it continues that folder, on the base that the folder names."""
     folder = Path(recipe.base)
-    if recipe.start_from is not None or not (folder / "config.json").is_file():
+    if not (folder / "config.json").is_file():
         return recipe
-    found = read_config_file(folder / "config.json", recipe.model)
+    found = read_config_file(folder / "config.json", recipe.model, recipe.trust_remote_code)
     if found["model_type"] != "recurtrace":
         return recipe
+    if recipe.start_from is not None:
+        raise RecurTraceError(
+            f"{recipe.model!r} is a looped model; set model to its base, or leave out start_from to train this one."
+        )
     if recipe.method in ("full", "adapter"):
         raise RecurTraceError(
             f"{recipe.model!r} is a looped model, and {recipe.method} trains a base; set model to it."
@@ -54,7 +66,8 @@ def on_its_base(recipe: TrainRecipe) -> TrainRecipe:
 def fitted(recipe: TrainRecipe, base_config: PreTrainedConfig) -> TrainRecipe:
     """The recipe with a length that the base has positions for."""
     asked = recipe.max_length if "max_length" in recipe.model_fields_set else None
-    length = longest_input(base_config, asked, recipe.max_length, recipe.extrapolate)
+    remedy = "lower max_length in the recipe, or set extrapolate there"
+    length = longest_input(base_config, asked, recipe.max_length, recipe.extrapolate, remedy=remedy)
     return recipe.model_copy(update={"max_length": length})
 
 
@@ -62,11 +75,34 @@ def loop_config(recipe: TrainRecipe, base_config: PreTrainedConfig) -> RecurTrac
     """The loop a recipe describes; for a method without loops, the one it is compared with."""
     fields = loop_fields(recipe)
     if recipe.start_from is not None:
-        before = read_looped_config(recipe.start_from)
-        fields = {name: getattr(before, name) for name in ("loop_start", "loop_num_layers", *_SHAPING)} | fields
+        before = _start(recipe, fields)
+        fields = {name: getattr(before, name) for name in (*_KEPT, *_SHAPING)} | fields
     layers = fields.get("loop_num_layers", PRESET_NUM_LAYERS)
     start = choose_block(base_config, fields.pop("loop_start", None), layers, _HOW_TO_CHOOSE)
     return RecurTraceConfig(text_config=base_config, loop_start=start, **fields)
+
+
+def _start(recipe: TrainRecipe, fields: dict[str, Any]) -> RecurTraceConfig:
+    """Config of the model that a recipe continues, refused where it is not one that the recipe can continue."""
+    folder = Path(str(recipe.start_from))
+    found = read_config_file(folder / "config.json", str(folder)) if (folder / "config.json").is_file() else {}
+    if found.get("model_type") != "recurtrace":
+        raise RecurTraceError(
+            f"start_from is {str(folder)!r}, which holds no looped model; correct it or leave it out."
+        )
+    if not (folder / ADAPTER_FILE).is_file():
+        weight_files(str(folder), looped=True)  # or it is merged
+    before = read_looped_config(folder)
+    after = copy.deepcopy(before)
+    after.override(fields)
+    if after.block != before.block:
+        raise RecurTraceError(f"{folder} loops other layers than the recipe; leave out loop_start.")
+    named = before.base_model_name_or_path
+    if named is not None and portable_name(recipe.base) not in (named, portable_name(locate_base(named, str(folder)))):
+        raise RecurTraceError(f"{folder} was made on {named}, not on {recipe.model}; set model to that base.")
+    if before.loop_memory and any(getattr(after, name) != getattr(before, name) for name in _SHAPING):
+        raise RecurTraceError(f"the memory of {folder} has another shape; leave out {', '.join(_SHAPING)}.")
+    return before
 
 
 def loop_fields(recipe: TrainRecipe) -> dict[str, Any]:
@@ -76,6 +112,12 @@ def loop_fields(recipe: TrainRecipe) -> dict[str, Any]:
         found = BlockProbe.read(recipe.probe)
         fields |= {"loop_start": found.loop_start, "loop_num_layers": found.loop_num_layers}
     return fields
+
+
+def check_probe(recipe: TrainRecipe) -> None:
+    """Refuse a probe of another base. It takes reading the base's weights, so it is done once for a run."""
+    if recipe.probe is not None:
+        BlockProbe.read(recipe.probe).check_base(stored_fingerprint(recipe.base, **recipe.hub), recipe.probe)
 
 
 def changes_base(recipe: TrainRecipe) -> bool:
@@ -107,20 +149,12 @@ def _looped(recipe: TrainRecipe) -> RecurTraceForCausalLM:
 
 def _continued(recipe: TrainRecipe, fields: dict[str, Any]) -> RecurTraceForCausalLM:
     """The loop modules of a checkpoint as far as it has them; what the recipe adds is fresh."""
+    _start(recipe, fields)
     before = RecurTraceForCausalLM.from_pretrained(
         str(recipe.start_from), **_loading(recipe, frozen=True, revision=False)
     )
     config = copy.deepcopy(before.config)
     config.override(fields)
-    if config.block != before.config.block:
-        raise RecurTraceError(f"{recipe.start_from} loops other layers than the recipe; leave out loop_start.")
-    if before.config.base_model_name_or_path not in (None, portable_name(recipe.base)):
-        raise RecurTraceError(
-            f"{recipe.start_from} was made on {before.config.base_model_name_or_path}, not on {recipe.model}; set "
-            "model to that base."
-        )
-    if before.config.loop_memory and any(getattr(config, name) != getattr(before.config, name) for name in _SHAPING):
-        raise RecurTraceError(f"the memory of {recipe.start_from} has another shape; leave out {', '.join(_SHAPING)}.")
     model = RecurTraceForCausalLM(config, before)  # the base's modules are under the same names in both
     model.loop.to(device=before.device)
     model.loop.load_state_dict(before.loop.state_dict(), strict=False)

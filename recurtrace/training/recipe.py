@@ -13,6 +13,7 @@ from recurtrace.data.synthetic import PRETRAIN_STEPS, Sizes
 from recurtrace.recipe import Recipe, Seed, Switch
 from recurtrace.training.lessons import Lesson
 
+Beta = Annotated[float, Field(ge=0, lt=1)]
 Method = Literal["loop", "plain_loop", "full", "adapter"]
 
 
@@ -44,7 +45,7 @@ class Optimization(Recipe):
     learning_rate: PositiveFloat = 1e-4
     warmup: float = Field(0.03, ge=0, lt=1)
     """Share of the steps in which the learning rate rises; after that it falls as a cosine."""
-    betas: tuple[float, float] = (0.9, 0.95)
+    betas: tuple[Beta, Beta] = (0.9, 0.95)
     weight_decay: NonNegativeFloat = 0.01
     clip: PositiveFloat = 1.0
     """Largest gradient norm."""
@@ -102,7 +103,7 @@ class TrainRecipe(Optimization):
     """A looped model to continue from; memory that it lacks is added untrained. For the matched same-start control."""
     attention: str | None = None
     """Attention implementation, e.g. flash_attention_2."""
-    evaluate_depths: list[PositiveInt] = [1, 2, 4, 6, 8]
+    evaluate_depths: Annotated[list[PositiveInt], Field(min_length=1)] = [1, 2, 4, 6, 8]
     trust_remote_code: bool = Field(default=False, exclude=True)
     """Run code that comes with the base; given with the command, not in a recipe."""
 

@@ -13,7 +13,9 @@ import datasets
 import torch
 from torch import nn
 from transformers import PreTrainedTokenizerBase, Qwen3Config, Qwen3ForCausalLM, TrainerState, TrainingArguments
+from transformers.integrations import INTEGRATION_TO_CALLBACK, get_available_reporting_integrations
 
+from recurtrace.config_file import check_attention
 from recurtrace.data import little_world, stories
 from recurtrace.data.collate import padding_id
 from recurtrace.data.example import Example
@@ -26,6 +28,7 @@ from recurtrace.model import RecurTraceConfig, RecurTraceForCausalLM
 from recurtrace.model.base import read_base_config
 from recurtrace.model.checkpoint import WeightReader, weight_files
 from recurtrace.model.cost import cost_of
+from recurtrace.model.depth import check_limit
 from recurtrace.model.tokenizer import load_tokenizer
 from recurtrace.records import BUDGET_FILE, Budget, write_record
 from recurtrace.training.budget import Clock, training_macs
@@ -33,7 +36,7 @@ from recurtrace.training.checkpoints import has_trained, last_whole_checkpoint
 from recurtrace.training.curriculum import CurriculumSampler
 from recurtrace.training.depth_sampler import DepthSampler
 from recurtrace.training.lessons import first_lesson
-from recurtrace.training.methods import build_model, changes_base, fitted, loop_config, on_its_base
+from recurtrace.training.methods import build_model, changes_base, check_probe, fitted, loop_config, on_its_base
 from recurtrace.training.recipe import Optimization, PretrainRecipe, TrainRecipe
 from recurtrace.training.trainer import LoopTrainer
 
@@ -42,20 +45,28 @@ logger = logging.getLogger(__name__)
 RECIPE_FILE = "recipe.json"
 MODEL_FOLDER = "model"
 ALIKE = 0.9999  # cosine of two rows of the LM head that cannot be told apart
-RUN = Kind("run", RECIPE_FILE, ("checkpoint-*", STAGING, "packed", MODEL_FOLDER, "history.json", BUDGET_FILE))
+RUN = Kind(
+    "run",
+    RECIPE_FILE,
+    ("checkpoint-*", STAGING, "packed", MODEL_FOLDER, "history.json", BUDGET_FILE),
+    ("out", "batch_size"),
+)
 _PATIENCE = 6 * 3600  # seconds that processes wait for the one that tokenises
 
 
 def train(recipe: TrainRecipe) -> Path:
     """Run stage 1 or a baseline; returns the folder of the trained model."""
     recipe = on_its_base(recipe)
+    check_attention(recipe.attention, "attention", recipe.trust_remote_code)
     read_split(recipe.data, "train")  # refused before anything is written
     if not (held_out := stratified(read_examples(recipe.data, "heldout"), recipe.evaluate_on, recipe.seed)):
         raise RecurTraceError(
             f"the mixture {str(recipe.data)!r} has no held-out examples; build it with heldout above 0."
         )
     base_config = read_base_config(recipe.base, **recipe.hub)
-    loop_config(recipe, base_config)
+    remedy = "set loop.loop_depth_limit in the recipe"
+    check_limit(max(recipe.evaluate_depths), loop_config(recipe, base_config), "evaluate_depths", remedy)
+    check_probe(recipe)
     recipe = fitted(recipe, base_config)
     tokenizer = load_tokenizer(recipe.base, **recipe.hub)
     arguments = training_arguments(recipe)
@@ -162,6 +173,7 @@ def _take_weights(model: Qwen3ForCausalLM, folder: Path) -> None:
 
 def training_arguments(recipe: Optimization) -> TrainingArguments:
     os.environ["ACCELERATE_MIXED_PRECISION"] = "bf16" if recipe.precision == "bf16" else "no"  # above a launcher's
+    _check_trackers(recipe.report_to)
     length = {"max_steps": recipe.steps} if recipe.steps else {"num_train_epochs": recipe.epochs}
     arguments = TrainingArguments(
         output_dir=str(recipe.out),
@@ -203,6 +215,17 @@ def training_arguments(recipe: Optimization) -> TrainingArguments:
     arguments.gradient_accumulation_steps = passes
     arguments._n_gpu = min(arguments.n_gpu, 1)  # several are for a launcher, not for torch's DataParallel
     return arguments
+
+
+def _check_trackers(names: Sequence[str]) -> None:
+    there = get_available_reporting_integrations()
+    for name in names:
+        if name not in INTEGRATION_TO_CALLBACK:
+            raise RecurTraceError(
+                f"report_to names {name!r}, which is no tracker; they are {', '.join(sorted(INTEGRATION_TO_CALLBACK))}."
+            )
+        if name not in there:
+            raise RecurTraceError(f"report_to names {name}, which is not installed; install it or leave it out.")
 
 
 def _run(
@@ -354,6 +377,12 @@ def _packed(
     lesson_of: Callable[[Sequence[Example]], int] | None = None,
 ) -> datasets.Dataset:
     file = recipe.out / "packed" / f"{name}.arrow"
+    if file.is_file():
+        try:
+            return open_packed(file)
+        except (OSError, ValueError):
+            logger.warning("%s is damaged, so the data is tokenised again.", file)
+            file.unlink()
     if not file.is_file():
         share, end = recipe.share_beginnings, recipe.answer_end
         lengths = write_packed(examples(), count, tokenizer, recipe.max_length, file, share, end, lesson_of)

@@ -7,6 +7,7 @@ from recurtrace.data.counts import COUNTS, SAMPLES, evaluated, sample_sizes
 from recurtrace.data.mixture import MixtureRecipe
 from recurtrace.data.selection import sample
 from recurtrace.data.synthetic import PAPER, evaluation_items
+from recurtrace.pipeline import PipelineRecipe
 from tests.cli.test_commands import run
 
 
@@ -32,9 +33,25 @@ def test_the_papers_mixture_of_1_15_million():
 
 def test_a_sample_has_each_tasks_own_number():
     examples = [example for task in ("p_hop", "arithmetic") for example in evaluation_items(task, 0, per_bucket=4)]
-    assert sample_sizes(examples) == {"p_hop": 5000, "arithmetic": 5000}
+    assert sample_sizes(examples) == {"p_hop": 32, "arithmetic": 32}  # up to 5,000 of each
+    assert sample_sizes(examples * 200) == {"p_hop": 5000, "arithmetic": 5000}
     taken = sample(examples, None, {"p_hop": 3, "arithmetic": 5}, 0)
     assert sorted(example.task for example in taken) == ["arithmetic"] * 5 + ["p_hop"] * 3
+
+
+def test_a_sample_that_is_smaller_than_asked_says_so(caplog):
+    examples = list(evaluation_items("p_hop", 0, per_bucket=1))
+    assert len(sample(examples, 8, None, 0)) == 8
+    assert not caplog.records
+    assert len(sample(examples, 9, None, 0)) == 8
+    assert [one.getMessage() for one in caplog.records] == ["p_hop: 8 examples are used, not 9: there are no more."]
+
+
+def test_the_papers_mixture_holds_out_what_the_pipeline_asks_for():
+    recipe = PipelineRecipe.read_with("paper/qwen3-1.7b", [])
+    kept = MixtureRecipe.read("paper/mixture").heldout
+    assert kept == recipe.heldout
+    assert all(COUNTS[task].train // 10 >= kept for task in recipe.tasks)
 
 
 def test_the_list_says_where_ours_differs():

@@ -1,16 +1,16 @@
 """A trace says what direct calls of the model say."""
 
 import math
-from types import SimpleNamespace
 
 import pytest
 import torch
 from torch.nn import functional as F
 
+from recurtrace.data.collate import IGNORED, Encoder, collate_aligned
 from recurtrace.data.example import Example
 from recurtrace.errors import RecurTraceError
 from recurtrace.evaluation.trace import trace
-from recurtrace.evaluation.turning import turning
+from recurtrace.evaluation.turning import DEPTHS, rights, turning
 from recurtrace.records import LoopTrace
 from tests.conftest import byte_tokenizer, every_family, tiny_looped
 
@@ -218,6 +218,7 @@ def test_a_model_without_a_head_is_traced_too(tokenizer):
         ("a", {"reference": " "}, "the reference is empty"),
         ("a" * 30, {"max_tokens": 20}, "30 tokens, more than 20"),
         ("a", {"head": "act"}, "no head 'act'"),
+        ("a", {"memory_off_from": 5, "max_loops": 4}, "no loop 5 to switch the memory off from, max_loops is 4"),
     ],
 )
 def test_what_cannot_be_traced_is_said(model, tokenizer, prompt, options, why):
@@ -225,20 +226,39 @@ def test_what_cannot_be_traced_is_said(model, tokenizer, prompt, options, why):
         trace(model, tokenizer, prompt, **options)
 
 
-def test_turning_examples_turn_once():
-    """A model that is right at these depths only, each example by itself."""
-    tokenizer = byte_tokenizer()
+def test_turning_examples_turn_once(monkeypatch):
+    """Answers that are right at these depths only."""
     right_at = {"a": (2, 4, 8, 16), "b": (2, 4), "c": (8, 16), "d": (2, 16), "e": (), "f": (16,)}
+    table = iter([[depth in depths for depth in DEPTHS] for depths in right_at.values()])
 
-    class Model:
-        device = torch.device("cpu")
+    def made_up(model, batch):
+        return torch.tensor([next(table) for _ in batch["input_ids"]])
 
-        def __call__(self, input_ids, loops, **_):
-            logits = F.one_hot(input_ids.roll(-1, dims=1), len(tokenizer)).float()
-            for row, ids in zip(logits, input_ids.tolist(), strict=True):
-                row *= loops in right_at[tokenizer.decode(ids[-1:])]
-            return SimpleNamespace(logits=logits)
-
+    monkeypatch.setattr("recurtrace.evaluation.turning.rights", made_up)
     examples = [Example(answer, "", f"{'x' * i}?", answer) for i, answer in enumerate(right_at)]
-    found = [[(item.answer, right) for item, right in batch] for batch in turning(Model(), tokenizer, examples, 4)]
+    found = [[(item.answer, right) for item, right in batch] for batch in turning(None, byte_tokenizer(), examples)]
     assert found == [[("b", False), ("c", True)], [("f", True)]]
+
+
+def test_answers_at_each_depth_need_logits_of_the_answers_only(model, tokenizer):
+    """The label of each row is what the model says at one of the depths."""
+    prompts = ["Ball is in Box", "Who?", "Jar is in Sack. Where?"]
+    said = []
+    for prompt, depth in zip(prompts, (2, 4, 16), strict=True):
+        ids = inputs(tokenizer, f"{prompt} ")
+        said.append(model(ids, loops=depth).logits[0, -1].argmax().item())
+    encoded = Encoder(tokenizer, max_length=64, end=None)([Example(p, "", p, "x") for p in prompts])
+    batch, _ = collate_aligned(encoded, 0)
+    batch["labels"][:] = IGNORED  # the answer is one byte, after the space
+    batch["labels"][:, -1] = torch.tensor(said)
+    wanted = [
+        [model(inputs(tokenizer, f"{p} "), loops=depth).logits[0, -1].argmax().item() == word for depth in DEPTHS]
+        for p, word in zip(prompts, said, strict=True)
+    ]
+    seen = []
+    handle = model.lm_head.register_forward_hook(lambda _, given, out: seen.append(out.shape[:-1].numel()))
+    found = rights(model, batch)
+    handle.remove()
+    assert found.tolist() == wanted
+    assert [row[DEPTHS.index(depth)] for row, depth in zip(wanted, (2, 4, 16), strict=True)] == [True] * 3
+    assert seen == [len(prompts)] * len(DEPTHS)

@@ -136,6 +136,34 @@ def test_one_runs_one_waits_the_third_is_refused(app, tracing):
     assert tracing.most == 1
 
 
+def test_a_search_for_examples_is_counted_and_lets_questions_pass(tracing):
+    """Two steps of a search, each held until told: a question asked during the first runs before the second."""
+    began, go, order = threading.Event(), threading.Event(), []
+
+    def search():
+        for step in range(2):
+            began.set()
+            go.wait(20)
+            order.append(f"step {step}")
+            yield SAMPLES[:step]
+
+    def answer(question, progress):
+        order.append("question")
+        return tracing(question, progress)
+
+    with serving(make_app(About(["looped"], SAMPLES, 32, 512), answer, search)) as port:
+        visitor = threading.Thread(target=call, args=(port, "/api/turning"))
+        visitor.start()
+        began.wait(20)
+        connection, streamed, first = begin(port)
+        assert first == {"event": "waiting", "before": 1}
+        go.set()
+        assert json.loads(streamed.read().splitlines()[-1])["event"] == "trace"
+        connection.close()
+        visitor.join()
+    assert order == ["step 0", "question", "step 1"]
+
+
 def test_a_token_is_asked_for(tracing):
     app = make_app(About(["looped"], [], 32, 512), tracing, token="open-sesame")
     with serving(app) as port:

@@ -1,5 +1,6 @@
 """How a call ends for a user: well, or with one sentence. A traceback, a question or a stray file is neither."""
 
+import json
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -50,3 +51,10 @@ def checked(text: str) -> str:
 
 def files(folder: Path) -> dict[str, bytes]:
     return {str(file.relative_to(folder)): file.read_bytes() for file in sorted(folder.rglob("*")) if file.is_file()}
+
+
+def written(folder: Path, name: str, what: object) -> Path:
+    file = folder / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(what), encoding="utf-8")
+    return file

@@ -3,18 +3,27 @@
 import json
 import pickle
 import shutil
+import time
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import GenerationConfig
 
-from recurtrace import RecurTraceForCausalLM
+from recurtrace import RecurTraceConfig, RecurTraceForCausalLM
 from recurtrace.data.benchmarks import TASKS
 from recurtrace.data.loading import load
-from recurtrace.data.mixture import MixtureRecipe
+from recurtrace.data.mixture import MixtureRecipe, Source, mixture_sizes, read_examples
 from recurtrace.halting.policies import SignalPolicy
+from recurtrace.halting.sweep_files import read_sweep
+from recurtrace.model.base import read_config
+from recurtrace.model.depth import refuse_depth_like
+from recurtrace.model.heads import copy_model, read_heads
 from recurtrace.model.loading import load_any
+from recurtrace.pipeline import PipelineRecipe
 from recurtrace.training.recipe import TrainRecipe
 from tests.conftest import LOOP, byte_tokenizer, stir, tiny_base
-from tests.fuzz.outcome import command, files, outcome
+from tests.fuzz.outcome import command, files, outcome, written
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +34,9 @@ def models(tmp_path_factory):
     tiny_base(vocab_size=len(tokenizer), eos_token_id=tokenizer.eos_token_id).save_pretrained(folder / "base")
     model = stir(RecurTraceForCausalLM.from_base(folder / "base", **LOOP))
     model.save_pretrained(folder / "looped")
-    for name in ("base", "looped"):
+    llama = tiny_base("llama", vocab_size=len(tokenizer), eos_token_id=tokenizer.eos_token_id)
+    llama.save_pretrained(folder / "llama")
+    for name in ("base", "llama", "looped"):
         tokenizer.save_pretrained(folder / name)
     return folder
 
@@ -66,16 +77,16 @@ CONFIGS = [
 ]
 
 
-@pytest.mark.parametrize("name", ["base", "looped"])
+@pytest.mark.parametrize("name", ["base", "llama", "looped"])
 @pytest.mark.parametrize(("fields", "said"), CONFIGS, ids=lambda value: str(value)[:40])
 def test_configs(changed, name, fields, said):
     folder = changed(name, **fields)
-    sentence = command("info", folder, *(("--loop-start", 2) if name == "base" else ()))
-    if name == "base" or said not in ("rope", "hidden_act", "layer_types"):  # of a looped folder it reads sizes alone
+    sentence = command("info", folder, *(("--loop-start", 2) if name != "looped" else ()))
+    if name != "looped" or said not in ("rope", "hidden_act", "layer_types"):  # of a looped folder it reads sizes alone
         assert said in sentence
     assert said in (
         command("convert", folder, "--loop-start", 2, "--out", folder.parent / "out")
-        if name == "base"
+        if name != "looped"
         else command("generate", folder, "a", "--max-new-tokens", 1)
     )
     assert not (folder.parent / "out").exists()
@@ -307,4 +318,359 @@ def test_an_adapter_without_its_weights(changed):
 
 def test_nothing_is_written_outside(models, tmp_path):
     """The inputs of all tests above stay as they were."""
-    assert {name.split("/")[0] for name in files(models)} == {"base", "looped"}
+    assert {name.split("/")[0] for name in files(models)} == {"base", "llama", "looped"}
+
+
+OWN = {"calibration/sensor.csv": "1", "model-v1.safetensors": "2", "tokenizer_notes.txt": "3", "thesis.txt": "4"}
+
+
+def put(folder, texts):
+    for name, text in texts.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+
+
+@pytest.mark.parametrize("name", ["README.md", "config.json", "tokenizer.json", "calibration/head.json"])
+def test_files_of_the_user_are_not_replaced(models, tmp_path, name):
+    """Neither by `convert --overwrite` nor by the copy that `distill --out` makes."""
+    mine = tmp_path / "mine"
+    put(mine, {**OWN, name: "{}"})
+    before = files(mine)
+    said = command("convert", models / "base", "--loop-start", 2, "--out", mine, "--overwrite")
+    assert f"{name}' is not part of a model and would be replaced" in said
+    assert f"{name}' is not part of a model" in outcome(lambda: copy_model(models / "looped", mine, overwrite=True))
+    assert files(mine) == before
+
+
+@pytest.mark.parametrize("merged", [False, True])
+def test_files_beside_a_model_stay(models, tmp_path, merged):
+    mine = tmp_path / "mine"
+    put(mine, OWN)
+    convert = ("convert", models / "base", "--loop-start", 2, "--out", mine, *(["--merge-base"] if merged else []))
+    assert "not empty" in command(*convert)
+    assert not command(*convert, "--overwrite")
+    put(mine, {"calibration/head.json": "{}"})
+    assert not command(*convert, "--overwrite")
+    kept = files(mine)
+    assert {name: kept[name].decode() for name in OWN} == OWN
+    assert "calibration/head.json" not in kept  # the old model's
+    RecurTraceForCausalLM.from_pretrained(mine).save_pretrained(mine, merge_base=merged)
+    assert {name: files(mine)[name].decode() for name in OWN} == OWN
+
+
+def test_a_model_saved_beside_a_readme_leaves_it(models, tmp_path):
+    put(tmp_path, {"README.md": "mine", "model-v1.safetensors": "mine"})
+    model = RecurTraceForCausalLM.from_pretrained(models / "looped")
+    model.save_pretrained(tmp_path, merge_base=True)
+    assert (tmp_path / "README.md").read_text() == (tmp_path / "model-v1.safetensors").read_text() == "mine"
+
+
+def test_a_figure_of_the_user_is_not_replaced(models, tmp_path):
+    put(tmp_path, {"probe.png": "mine"})
+    said = command("probe", models / "base", "--data", "p_hop", "--out", tmp_path / "probe.json")
+    assert "probe.png' exists, where the figure would be written" in said
+    assert files(tmp_path) == {"probe.png": b"mine"}
+
+
+PIPELINE = {"base": "base", "out": "out", "mixture": "mixture.yaml", "train": {"steps": 1}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"ablations": {"../../../ESC": {}}}, "a name may have letters, digits, - and _ only"),
+        ({"task_heads": ["../x"]}, "a name may have letters, digits, - and _ only"),
+        ({"depth": 1000000}, "depth goes to 1,000,000, beyond the limit of 64"),
+        ({"loops": [1, 100000]}, "loops goes to 100,000, beyond the limit of 64"),
+        ({"train": {"steps": 1, "evaluate_depths": [1, 100000]}}, "train.evaluate_depths goes to 100,000"),
+        ({"distill": {"probe_depths": []}}, "probe_depths"),
+    ],
+)
+def test_pipelines(fields, said):
+    assert said in outcome(lambda: PipelineRecipe.check({**PIPELINE, **fields}, "recipe"))
+
+
+def test_a_deeper_pipeline_can_be_asked_for():
+    train = {"steps": 1, "loop": {"loop_depth_limit": 200}}
+    assert PipelineRecipe.check({**PIPELINE, "train": train, "depth": 100}, "recipe").depth == 100
+
+
+@pytest.mark.parametrize("head", ["../x", "a/b", "", "a b"])
+def test_names_of_heads(models, head):
+    for stage in ("distill", "calibrate"):
+        said = command(stage, models / "looped", "--sweep", "s", "--head", head)
+        assert "a name may have letters, digits, - and _ only" in said
+
+
+def test_a_source_that_is_described_elsewhere_is_called_by_its_own_name(tmp_path):
+    put(tmp_path, {"own.yaml": "{file: own.jsonl, prompt: q, answer: a}", "own.jsonl": '{"q": "1?", "a": 1}\n'})
+    assert Source(task=f"{tmp_path}/../{tmp_path.name}/own.yaml").name == "own"
+
+
+@pytest.mark.parametrize("name", ["base", "looped"])
+@pytest.mark.parametrize("value", ["kernels-community/flash-attn", "org/repo@main:f", "nope", 3, {"": "org/repo"}])
+def test_kernels_of_the_hub_are_code(changed, monkeypatch, name, value):
+    monkeypatch.setattr("transformers.integrations.hub_kernels.get_kernel", lambda *_, **__: pytest.fail("fetched"))
+    folder = changed(name)
+    config = json.loads((folder / "config.json").read_text())
+    for field in ("attn_implementation", "_attn_implementation", "_attn_implementation_internal"):
+        for part in (config, config["text_config"]) if name == "looped" else (config,):
+            part[field] = value
+            (folder / "config.json").write_text(json.dumps(config))
+            said = outcome(lambda: load_any(str(folder)))
+            assert f"{field} in the config.json of '{folder}' must be eager, sdpa, flex_attention" in said
+            del part[field]
+    said = outcome(lambda: RecurTraceForCausalLM.from_base(changed("base"), **LOOP, attn_implementation=value))
+    assert "the attention must be eager" in said
+
+
+@pytest.mark.parametrize("value", [{}, {"quant_method": "gptq", "bits": 4}, {"quant_method": "nope"}, 3, "x"], ids=str)
+def test_quantizations(changed, value):
+    folder = changed("base", quantization_config=value)
+    said = command("convert", folder, "--loop-start", 2, "--out", folder.parent / "out")
+    if value != {"quant_method": "nope"}:  # which transformers passes over with a warning
+        assert "config.json" in said
+        assert not (folder.parent / "out").exists()
+
+
+@pytest.mark.parametrize("fields", [{"num_attention_heads": 0}, {"num_key_value_heads": 0}, {"head_dim": 0}], ids=str)
+def test_a_llama_without_heads(tmp_path, fields):
+    folder = tmp_path / "llama"
+    tiny_base("llama").save_pretrained(folder)
+    config = json.loads((folder / "config.json").read_text())
+    config.pop("head_dim")
+    (folder / "config.json").write_text(json.dumps({**config, **fields}))
+    for call in (
+        ("info", folder, "--loop-start", 2),
+        ("generate", folder, "a"),
+        ("convert", folder, "--loop-start", 2, "--out", tmp_path / "out"),
+    ):
+        assert "config.json" in command(*call)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("value", ["x", None, [], 0])
+def test_values_that_only_the_model_reads(changed, value):
+    for fields in ({"rope_parameters": {"rope_type": "default", "rope_theta": value}}, {"rms_norm_eps": value}):
+        folder = changed("base", **fields)
+        command("info", folder, "--loop-start", 2)
+        command("convert", folder, "--loop-start", 2, "--out", folder.parent / "out", "--overwrite")
+
+
+def test_weights_of_a_base(models, tmp_path):
+    base = shutil.copytree(models / "base", tmp_path / "base")
+    weights = load_file(base / "model.safetensors")
+    name = "model.layers.0.mlp.up_proj.weight"
+    convert = ("convert", base, "--loop-start", 2, "--out", tmp_path / "out")
+    for tensor, said in ((torch.zeros(3, 3), "cannot be loaded"), (weights[name].int(), "holds I32 values")):
+        save_file({**weights, name: tensor}, base / "model.safetensors", metadata={"format": "pt"})
+        assert said in command(*convert)
+    (base / "model.safetensors").unlink()
+    for text in (
+        "[]",
+        "{",
+        '{"weight_map": 3}',
+        '{"weight_map": {"a": "gone.safetensors"}}',
+        '{"weight_map": {}}',
+        "3",
+    ):
+        (base / "model.safetensors.index.json").write_text(text)
+        assert command(*convert)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("text", ["[]", "{", "3", "{}", '{"model": 3}', ""])
+@pytest.mark.parametrize("file", ["tokenizer.json", "tokenizer_config.json"])
+def test_a_damaged_tokenizer_is_not_replaced_by_the_bases(changed, file, text):
+    folder = changed("looped")
+    (folder / file).write_text(text)
+    said = command("generate", folder, "a", "--max-new-tokens", 1)
+    if file == "tokenizer.json" or not text.endswith("}"):  # a config with other fields changes nothing here
+        assert "tokenizer of" in said
+        assert "cannot be used" in said
+
+
+def test_the_bases_tokenizer_where_there_is_none(changed):
+    folder = changed("looped")
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        (folder / file).unlink()
+    assert not command("generate", folder, "a", "--max-new-tokens", 1)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[]", "{", "3", '{"temperature": "x"}', '{"num_beams": -1}', '{"max_new_tokens": -3}', '{"eos_token_id": "x"}'],
+)
+def test_settings_of_generation(changed, text):
+    folder = changed("looped")
+    (folder / "generation_config.json").write_text(text)
+    assert "generation_config.json" in command("generate", folder, "a", "--max-new-tokens", 1)
+    base = changed("base")
+    (base / "generation_config.json").write_text(text)
+    said = command("convert", base, "--loop-start", 2, "--out", base.parent / "out")
+    assert said or text == "{"  # which transformers passes over
+
+
+@pytest.mark.parametrize("prompt", ["\udcff", "a\ud800b"])
+def test_prompts_of_a_trace(models, prompt):
+    assert "prompt: is not valid Unicode" in command("trace", models / "looped", prompt)
+    assert "reference: is not valid Unicode" in command("trace", models / "looped", "a", "--reference", prompt)
+
+
+def test_a_trace_stays_within_the_positions_of_the_base(models):
+    assert "250 tokens, more than 248" in command("trace", models / "looped", "a" * 250, "--max-loops", 1)
+    assert "more than 247" in command("trace", models / "looped", "a" * 250, "--answer-tokens", 9)
+    said = command("trace", models / "looped", "a", "--answer-tokens", 256)
+    assert "the answer may take 256 of the base's 256 positions" in said
+
+
+@pytest.mark.parametrize("name", ["n_iter", "iterations", "max_dept", "treshold", "loop", "min_dephts", "heads"])
+def test_arguments_that_look_like_depth(models, name):
+    model = RecurTraceForCausalLM.from_pretrained(models / "looped")
+    ids = torch.ones(1, 3, dtype=torch.long)
+    for call in (lambda: model(ids, **{name: 4}), lambda: model.generate(ids, max_new_tokens=1, **{name: 4})):
+        assert f"there is no argument '{name}'; the depth is loops" in outcome(call)
+    refuse_depth_like(GenerationConfig().to_dict())  # none of transformers' own
+
+
+def test_more_on_the_command_line(models, tmp_path):
+    looped = models / "looped"
+    own = tmp_path / "own.yaml"
+    put(tmp_path, {"own.yaml": "{test: own.jsonl, prompt: q, answer: a}", "own.jsonl": '{"q": "1?", "a": 1}\n'})
+    before = files(tmp_path)
+    pipeline = written(tmp_path.parent / "pipelines", "p.yaml", PIPELINE)
+    for arguments, said in (
+        (("cost", looped, "--tokens", 10**9), "more than 4,194,304"),
+        (("cost", looped, "--batch-size", 10**9), "more than 4,194,304"),
+        (("cost", looped, "--device", "meta"), "holds no values"),
+        (("generate", looped, "a", "--device", "meta"), "holds no values"),
+        (("data", "show", "p_hop", "-n", "9" * 20), "2147483647"),
+        (("run", pipeline, "--launch", "'"), '--launch "\'" is not a command'),
+        (
+            ("evaluate", looped, "--data", own, "--tasks", "zzz", "--out", tmp_path / "e"),
+            "the data has no zzz; it has own",
+        ),
+        (("sweep", looped, "--data", own, "--split", "test", "--tasks", "zzz", "--out", tmp_path / "s"), "no zzz"),
+        (
+            ("convert", models / "base", "--loop-start", 2, "--loop-attn-num-heads", 10**6, "--out", tmp_path / "o"),
+            "heads",
+        ),
+        (("convert", models / "base", "--loop-start", 2, "--loop-attn-num-heads", 0, "--out", tmp_path / "o"), "heads"),
+        (("distill", looped, "--sweep", tmp_path / "s", "--set", "probe_depths=[]"), "probe_depths"),
+        (("distill", looped, "--sweep", tmp_path / "s", "--set", "steps=[" + "x" * 5000), "is not a YAML value"),
+        (("report", tmp_path / "NOPE"), "there is no folder"),
+        (("report", tmp_path / "NOPE", "--out", tmp_path / "r"), "there is no folder"),
+    ):
+        assert said in command(*arguments), arguments
+    assert files(tmp_path) == before
+    assert not (tmp_path / "NOPE").exists()
+
+
+def test_windows_can_be_ranked_by_distance_alone(models, tmp_path):
+    probe = ("probe", models / "base", "--data", "p_hop", "--inputs", 3, "--max-length", 200)
+    assert not command(*probe, "--compare", 0, "--windows", "1,2", "--out", tmp_path / "probe.json")
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", "1e999"])
+def test_own_data_has_no_nan(tmp_path, value):
+    put(
+        tmp_path, {"own.yaml": "{test: own.jsonl, prompt: q, answer: a}", "own.jsonl": f'{{"q": "1?", "a": {value}}}\n'}
+    )
+    assert "line 1 of" in outcome(lambda: load(str(tmp_path / "own.yaml"), "test"))
+
+
+def test_a_dataset_that_cannot_be_reached_is_said_so_at_once(monkeypatch):
+    def refused(*_, **__):
+        raise OSError("refused")
+
+    monkeypatch.setattr("recurtrace.hub.getproxies", dict)
+    monkeypatch.setattr("socket.create_connection", refused)
+    began = time.monotonic()
+    assert "Go online, or pass --data-dir" in command("data", "show", "gsm8k")
+    assert time.monotonic() - began < 10
+
+
+def test_the_name_of_a_base_is_unicode(changed):
+    assert "base_model_name_or_path must be valid Unicode" in command(
+        "info", changed("looped", base_model_name_or_path="\ud800")
+    )
+
+
+def test_a_head_without_weights(changed):
+    folder = changed("looped")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "loop_halting_heads": {"one": {}}}))
+    assert "lacks loop.heads.one.weight, which config.json describes" in outcome(lambda: read_heads(folder))
+
+
+RECIPE = {"model": "base", "data": "data", "out": "out", "steps": 1}
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"betas": [2, 3]}, "betas"),
+        ({"evaluate_depths": []}, "evaluate_depths"),
+        ({"evaluate_depths": [1, 0]}, "evaluate_depths"),
+    ],
+)
+def test_recipes_of_training(fields, said):
+    assert said in outcome(lambda: TrainRecipe.check({**RECIPE, **fields}, "recipe"))
+
+
+def test_loops_of_training_have_a_limit(models):
+    config = read_config(str(models / "base"))
+    said = outcome(lambda: RecurTraceConfig(text_config=config, **LOOP, loop_train_max=100000))
+    assert "loop_train_max is 100,000, beyond the limit of 64; lower it, or set loop_depth_limit" in said
+    assert RecurTraceConfig(text_config=config, **LOOP, loop_train_max=100, loop_depth_limit=100).depth_limit == 100
+
+
+MIXTURE = {"recipe": {"sources": [{"task": "p_hop"}]}, "complete": True, "audit": {"sha256": ""}}
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    [
+        {"sources": {"p_hop": 5}},
+        {"sources": {"p_hop": {"files": [], "train": 1}}},
+        {"sources": {"p_hop": {"files": {"heldout/p_hop.parquet": 3}, "train": 1}}},
+        {"sources": []},
+        {"sources": {}, "audit": []},
+        {"sources": {}, "recipe": 3},
+    ],
+    ids=str,
+)
+def test_manifests_of_mixtures(tmp_path, manifest):
+    written(tmp_path, "manifest.json", {**MIXTURE, **manifest})
+    for call in (lambda: read_examples(tmp_path, "heldout"), lambda: mixture_sizes(tmp_path)):
+        assert "is not the manifest of a mixture" in outcome(call)
+
+
+def test_a_table_of_a_mixture_that_was_changed(tmp_path):
+    facts = {"train": 1, "files": {"heldout/p_hop.parquet": {"bytes": 4}}}
+    written(tmp_path, "manifest.json", {**MIXTURE, "sources": {"p_hop": facts}})
+    put(tmp_path, {"heldout/p_hop.parquet": "PAR1"})
+    assert "p_hop.parquet is damaged" in outcome(lambda: read_examples(tmp_path, "heldout"))
+
+
+SWEEP = {"split": "train", "depths": [1, 2], "complete": True}
+
+
+@pytest.mark.parametrize(
+    "fields", [{"parts": "x"}, {"split": 5}, {"depths": []}, {"depths": [0]}, {"depths": "1"}, {"x": 1}], ids=str
+)
+def test_manifests_of_sweeps(models, tmp_path, fields):
+    written(tmp_path, "manifest.json", {**SWEEP, **fields})
+    assert "manifest.json" in outcome(lambda: read_sweep(tmp_path))
+    said = command("distill", models / "looped", "--sweep", tmp_path, "--out", tmp_path / "out")
+    assert "manifest.json" in said
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("text", ["[]", "{", "{}", "\udcff", '{"model_type": "recurtrace", "text_config": {}}'])
+def test_configs_in_a_report(tmp_path, text):
+    file = tmp_path / "models" / "seed-0" / "config.json"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(text.encode("utf-8", "surrogateescape"))
+    assert "config" in command("report", tmp_path)
+    assert not (tmp_path / "report").exists()

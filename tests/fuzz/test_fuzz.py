@@ -2,7 +2,6 @@
 
 import json
 import string
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -22,7 +21,7 @@ from recurtrace.report.workspace import read_workspace
 from recurtrace.stages import EvaluateSettings, SweepSettings
 from recurtrace.training.recipe import PretrainRecipe, TrainRecipe
 from tests.conftest import LOOP, TINY
-from tests.fuzz.outcome import command, files, outcome
+from tests.fuzz.outcome import command, files, outcome, written
 
 many = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 odd = st.one_of(
@@ -42,13 +41,6 @@ value = st.recursive(
 def fields(names, kept=None):
     """Some of the named fields with values of any kind, over `kept`, which is right."""
     return st.dictionaries(st.sampled_from(sorted(names)), value, max_size=3).map(lambda some: {**(kept or {}), **some})
-
-
-def written(folder: Path, name: str, what: object) -> Path:
-    file = folder / name
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(what), encoding="utf-8")
-    return file
 
 
 BASE = {**TINY, "model_type": "llama"}

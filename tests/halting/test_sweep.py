@@ -230,7 +230,7 @@ def test_damaged_files_get_a_sentence(byte_model, tokenizer, examples, tmp_path)
     with pytest.raises(RecurTraceError, match="damaged"):
         read_sweep(out)
     (out / "manifest.json").write_text(json.dumps({"complete": True}))
-    with pytest.raises(RecurTraceError, match="something other than a sweep"):
+    with pytest.raises(RecurTraceError, match="is not the manifest of a sweep"):
         read_sweep(out)
 
 

@@ -22,7 +22,7 @@ ORDER = [
     {"data", "model"},
     {"halting.rule", "halting.methods", "records"},
     {"recipe"},
-    {"recipes", "depths", "assets", "shape", "config_file"},
+    {"recipes", "depths", "assets", "shape", "config_file", "hub"},
     {"files"},
     {"errors"},
 ]

@@ -59,12 +59,31 @@ def test_its_base_is_checked_and_announced(adapter, made, tmp_path, caplog):
         ({"peft_type": "SPELL"}, "is not the config of a PEFT adapter"),
         ({"r": 3}, "does not fit its base"),
         ({"target_modules": ["nothing"]}, "does not fit its base"),
+        (
+            {"target_modules": ["q_proj", "v_proj"]},
+            "lacks base_model.model.model.layers.0.self_attn.v_proj.lora_A.weight",
+        ),
+        ({"layers_to_transform": [0]}, "holds base_model.model.model.layers.1.self_attn.q_proj.lora_A.weight, which"),
+        ({"peft_type": "IA3", "feedforward_modules": []}, "lacks base_model.*ia3"),
+        ({"r": "x"}, "does not fit its base"),
+        ({"r": None}, "does not fit its base|is not the config"),
+        ({"lora_alpha": "x"}, "does not fit its base"),
+        ({"rank_pattern": 3}, "does not fit its base|is not the config"),
+        ({"target_modules": "(q_proj"}, "a pattern that cannot be matched"),
+        ({"target_modules": r"(([a-z_.0-9]+)+)+\d!"}, "a pattern that takes too long to match"),
+        ({"rank_pattern": {r"(([a-z_.0-9]+)+)+\d!": 3}}, "a pattern that takes too long to match"),
     ],
 )
-def test_configs_get_a_sentence(adapter, fields, message):
+def test_configs_get_a_sentence(adapter, fields, message, monkeypatch):
+    monkeypatch.setattr("recurtrace.model.peft_adapter._PATIENCE", 2)
     change(adapter, **fields)
     with pytest.raises(RecurTraceError, match=message):
         load_any(str(adapter))
+
+
+def test_patterns_of_usual_length_are_matched(adapter):
+    change(adapter, target_modules=r".*\.(self_attn|attention)\.(?:q_proj|query)$")
+    assert load_any(str(adapter))[2] == "adapter"
 
 
 def test_weights_get_a_sentence(adapter):
@@ -74,6 +93,11 @@ def test_weights_get_a_sentence(adapter):
         save_file(tensors | {name: changed}, adapter / WEIGHTS_FILE)
         with pytest.raises(RecurTraceError, match=message):
             load_any(str(adapter))
+    save_file({other: tensors[other] for other in tensors if other != name}, adapter / WEIGHTS_FILE)
+    with pytest.raises(
+        RecurTraceError, match="adapter_model.safetensors lacks .*, which adapter_config.json describes"
+    ):
+        load_any(str(adapter))
     (adapter / WEIGHTS_FILE).rename(adapter / "adapter_model.bin")
     with pytest.raises(RecurTraceError, match="has no adapter_model.safetensors; RecurTrace reads safetensors only"):
         load_any(str(adapter))

@@ -133,7 +133,9 @@ class TestFingerprint:
         tensors = load_file(base_folder / "model.safetensors")
         tensors["model.norm.weight"][3] += 1e-3
         save_file(tensors, base_folder / "model.safetensors", metadata={"format": "pt"})
-        with pytest.raises(RecurTraceError, match="was made on a base with fingerprint .* or pass check_base=False"):
+        with pytest.raises(
+            RecurTraceError, match="was made on a base with fingerprint .* load it with check_base=False"
+        ):
             RecurTraceForCausalLM.from_pretrained(adapter)
         RecurTraceForCausalLM.from_pretrained(adapter, check_base=False)
 

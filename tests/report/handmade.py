@@ -17,12 +17,23 @@ from recurtrace.halting.sweep_files import Sweep, SweepManifest
 from recurtrace.model.configuration_recurtrace import HeadSettings, RecurTraceConfig
 from recurtrace.model.families import QWEN3
 from recurtrace.model.heads import Head
-from recurtrace.records import DepthResult, ItemRecord, write_record
+from recurtrace.records import (
+    BlockProbe,
+    Budget,
+    CostAtDepth,
+    CostReport,
+    DepthResult,
+    HeadBudget,
+    ItemRecord,
+    Window,
+    write_record,
+)
 from tests.conftest import sweep_items
 
 SCALES = {"0.6B": "Qwen/Qwen3-0.6B-Base", "1.7B": "/models/Qwen3-1.7B-Base"}
 SEEDS = (0, 1, 2)
 LOOPS = ("1", "2", "4", "6", "8")
+COSTED = (1, 2, 4, 8)  # depths whose cost is known
 STEPS = (2, 8, 10, 12, 14, 16)
 SYNTHETIC = ("p_hop", "symbolic", "arithmetic")
 MEASURED = [task.name for task in TASKS.values() if set(task.suites) & {"train_covered", "classic", "diagnostic"}]
@@ -55,7 +66,34 @@ def write_study(folder: Path) -> dict[tuple[int, str, str], Sweep]:
             write_record(folder / "1.7B" / kind / f"seed-{seed}.json", replace(found, base=SCALES["1.7B"]))
     config = RecurTraceConfig(text_config=QWEN3["1.7B"].config().to_dict(), loop_start=12)
     config.save_pretrained(folder / "1.7B" / "models" / "seed-0")
+    write_costs(folder / "1.7B")
     return sweeps
+
+
+def write_costs(folder: Path) -> None:
+    """What training, heads, depth and the probe took; every number is another."""
+    rng = np.random.default_rng(0)
+    for number, run in enumerate(RUNS):
+        method = run.replace("-", "_")
+        for seed in SEEDS:
+            made = Budget(
+                method, 2_000_000_000 + number, 30_000_000 + number, 25_000, 128, 1024, 3_276_800_000 + number,
+                1.0 if method in ("full", "adapter") else 3.9, 1e19, float(rng.uniform(1e19, 9e19)),
+                float(rng.uniform(3e4, 9e4)), int(rng.integers(2**34, 2**36)), 8, "NVIDIA H800", "bf16", 2, 1e-4, 28, 3,
+            )  # fmt: skip
+            write_record(folder / "runs" / run / f"seed-{seed}" / "budget.json", made)
+    for seed in SEEDS:
+        head = HeadBudget(2049, 200, 256, 3e-4, 5000, 16, float(rng.uniform(1e17, 9e17)), float(rng.uniform(1e9, 9e9)))
+        write_record(folder / "models" / f"seed-{seed}" / "head-budget.json", head)
+    depths = [
+        CostAtDepth(t, 28 + 3 * (t - 1), *rng.uniform(1, 3, 2).tolist(), 114_688 + t, *rng.uniform(1, 3, 2).tolist())
+        for t in COSTED
+    ]
+    write_record(folder / "cost.json", CostReport(1_720_574_976, 37_748_736, depths, "8 threads", "recurtrace cost m"))
+    distances, errors = rng.uniform(0.05, 0.3, 28).tolist(), rng.uniform(0.001, 0.01, 28).tolist()
+    windows = [Window(12, 0.1, 1.7), Window(3, 0.2, 1.9)]
+    probe = BlockProbe(distances, errors, 500, 11, 20, 3, windows, 1.8, 64, "plain loops", SCALES["1.7B"], "f", "c4")
+    write_record(folder / "probe.json", probe)
 
 
 def write_evaluation(folder: Path, kind: str, loops: Sequence[str], tasks: Sequence[str], base: str) -> None:
@@ -93,12 +131,20 @@ def made(split: str, seed: int, tasks: list[str]) -> Sweep:
     states[..., 0] = np.where(t < best, 1.5, -1.5) + rng.normal(size=(ITEMS, DEPTHS))
     arrays = {"loss": loss, "correct": correct, "state_mean": states, "state_last": states}
     arrays |= {signal.name: rng.random((ITEMS, DEPTHS)).astype(np.float32) for signal in DECODED}
+    states[..., 1] = rng.normal(size=(ITEMS, DEPTHS))  # heads do not look at it; the state's turns come from it
     manifest = SweepManifest(
         split=split, data="mixture", model="m", loop_fingerprint="a", base_fingerprint="b", depths=t.tolist()
     )
     items = [
-        replace(item, task=tasks[i % len(tasks)], bucket=f"kind-{i % 3}", answer_tokens=1 + i % 5)
-        for i, item in enumerate(sweep_items(ITEMS, split, answers=["x"] * DEPTHS))
+        replace(
+            item,
+            task=tasks[i % len(tasks)],
+            bucket=f"kind-{i % 3}",
+            answer_tokens=1 + i % 5,
+            answers=["x" if right else f"y{t // 3}" for t, right in enumerate(correct[i])],
+            prompt=f"Question {i}?" if i % 2 else "",
+        )
+        for i, item in enumerate(sweep_items(ITEMS, split, reference="x"))
     ]
     return Sweep(manifest, items, arrays)
 

@@ -1,10 +1,13 @@
 """Every cell of every table, against numbers computed by another route.
 
-From the lines of the files with pandas, and from the arrays of the sweeps item by item.
+From the lines of the files with pandas, from the arrays of the sweeps item by item, and from what was written as JSON.
 """
 
+import json
 import math
 from fractions import Fraction
+from functools import cache
+from itertools import combinations_with_replacement, groupby, pairwise
 
 import numpy as np
 import pandas as pd
@@ -13,18 +16,33 @@ from scipy.stats import binomtest
 from sklearn.metrics import roc_auc_score
 
 from recurtrace.data.benchmarks import TASKS
-from recurtrace.evaluation.statistics import paired_bootstrap
 from recurtrace.report.contents import all_tables
+from recurtrace.report.figures import probe_curve
 from recurtrace.report.paper import published
 from recurtrace.report.workspace import read_studies
-from tests.report.handmade import DEPTHS, ITEMS, MEASURED, SCALES, SEEDS, SYNTHETIC, WEIGHTS, as_rows, write_study
+from tests.report.handmade import (
+    COSTED,
+    DEPTHS,
+    ITEMS,
+    MEASURED,
+    SCALES,
+    SEEDS,
+    SYNTHETIC,
+    WEIGHTS,
+    as_rows,
+    write_study,
+)
 
-SKIPPED = {"worked", "budget", "cost"}  # texts; and what other tests look at
+EIGHTH = ITEMS // 8  # items of an evaluation seed
 
 
 @pytest.fixture(scope="module")
-def study(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("cells")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("cells")
+
+
+@pytest.fixture(scope="module")
+def study(folder):
     sweeps = write_study(folder)
     tables = {table.name: table for table in all_tables(*read_studies(folder))}
     return tables, pd.DataFrame(as_rows(folder)), sweeps
@@ -252,6 +270,10 @@ class Halting:
     def signal(self, sweep, name):
         if name in ("top_prob", "margin", "entropy", "kl"):
             return sweep[name].tolist()
+        if name in ("state_l2", "state_angle"):
+            moved = _length_of_change if name == "state_l2" else _half_turns
+            paths = [[complex(*state[:2]) for state in path] for path in sweep["state_mean"].tolist()]
+            return [[math.inf, *(moved(a, b) for a, b in pairwise(path))] for path in paths]
         weight, bias, _ = WEIGHTS[name]
         return [[1 / (1 + math.exp(-(weight * x + bias))) for x in row] for row in sweep["state_mean"][..., 0].tolist()]
 
@@ -270,19 +292,31 @@ class Halting:
         return means.index(min(means)) + 1
 
     def threshold(self, name, floor, above=False, by="loss", rows=None):
-        """The smallest mean depth of the hundredths with the best held-out score, the first of equals."""
+        """The smallest mean depth of the candidates with the best held-out score, the first of equals."""
         sweep = self.heldout
         rows = range(ITEMS) if rows is None else rows
         values = [self.signal(sweep, name)[i] for i in rows]
         scored = []
-        for hundredth in range(101):
-            depths = self.stops(values, hundredth / 100, floor, above)
+        for candidate in self.candidates(name, values, floor):
+            depths = self.stops(values, candidate, floor, above)
             at = [sweep[by][i, t - 1] for i, t in zip(rows, depths, strict=True)]
             score = float(np.mean(at)) * (-1 if by == "loss" else 1)
-            scored.append((score, sum(depths), hundredth))
+            scored.append((score, sum(depths), candidate))
         best = max(score for score, _, _ in scored)
         least = min(depth for score, depth, _ in scored if score >= best)
-        return next(h for score, depth, h in scored if score >= best and depth == least) / 100
+        return next(tau for score, depth, tau in scored if score >= best and depth == least)
+
+    def candidates(self, name, values, floor):
+        """Hundredths of a probability; else between 200 quantiles of what can end a loop, below and above them all."""
+        if name not in ("entropy", "kl", "state_l2", "state_angle"):
+            return [hundredth / 100 for hundredth in range(101)]
+        seen = sorted(value for row in values for value in row[floor - 1 : DEPTHS - 1] if value < math.inf)
+        levels = []
+        for i in range(200):
+            place, part = divmod(Fraction(i * (len(seen) - 1), 199), 1)
+            after = seen[min(place + 1, len(seen) - 1)]
+            levels.append(seen[place] + float(part) * (after - seen[place]))
+        return [levels[0] - 1, *((a + b) / 2 for a, b in pairwise(levels)), levels[-1] + 1]
 
     def adaptive(self, name=None, floor=None, above=False):
         floor = floor or self.floor
@@ -300,6 +334,33 @@ class Halting:
     def positive(self, i, t):
         loss = self.test["loss"][i]
         return any(loss[later] < loss[t - 1] - np.float32(0.01) for later in range(t, DEPTHS))
+
+
+def _length_of_change(before, state):
+    return abs(state - before) / abs(before)
+
+
+def _half_turns(before, state):
+    return abs(np.angle(state / before)) / math.pi
+
+
+@cache
+def draws():
+    """Every way to draw eight of eight evaluation seeds with replacement: [6435, 8] how often each, and how likely."""
+    ways = [np.bincount(way, minlength=8) for way in combinations_with_replacement(range(8), 8)]
+    chances = [math.factorial(8) / math.prod(math.factorial(n) for n in way) / 8**8 for way in ways]
+    return np.array(ways), np.array(chances)
+
+
+def exact_bounds(differences, share):
+    """Gains between which the quantile of a bootstrap over evaluation seeds lies, whatever 10,000 draws give."""
+    ways, chances = draws()
+    sums = np.add.reduceat(np.array(differences, dtype=int), range(0, ITEMS, EIGHTH))
+    gains = ways @ sums / ITEMS
+    order = np.argsort(gains)
+    below = np.cumsum(chances[order])
+    error = 4 * math.sqrt(share * (1 - share) / 10_000)
+    return [gains[order][np.searchsorted(below, share + side * error)] for side in (-1, 1)]
 
 
 @pytest.fixture(scope="module")
@@ -329,36 +390,40 @@ def test_the_comparison_of_methods(study, halting):
     for name, title in (("loopus", "LoopUS-Conf"), ("tah", "TaH-Mismatch"), (None, "RecurTrace")):
         ways[title] = lambda one, name=name: one.adaptive(name)[1]
     ways["RecurTrace, no floor*"] = lambda one: one.adaptive(None, floor=1)[1]
+    for signal, title in (
+        ("entropy", "Entropy*"), ("kl", "Distribution at rest (KL)*"), ("state_l2", "State at rest (L2)*"),
+        ("state_angle", "State at rest (angle)*"),
+    ):  # fmt: skip
+        ways[title] = lambda one, signal=signal: one.adaptive(signal)[1]
     ways["Correctness oracle"] = lambda one: [row.index(True) + 1 if any(row) else 1 for row in one.right]
     ways["Loss oracle"] = lambda one: [
         next(t for t in range(1, DEPTHS + 1) if not one.positive(i, t)) for i in range(ITEMS)
     ]
-    expected = {}
+    expected, bounds = {}, {}
     for title, way in ways.items():
-        measured = []
+        measured, lows, highs = [], [], []
         for one in halting:
             depths = way(one)
             right, best = one.correct(depths), one.correct([one.best_fixed] * ITEMS)
             gained, lost = (sum(a > b for a, b in zip(*pair, strict=True)) for pair in ((right, best), (best, right)))
-            clusters = np.array([i * 8 // ITEMS for i in range(ITEMS)])
-            bounds = paired_bootstrap(np.array(right) * 1.0 - np.array(best), clusters)
+            gains = [int(a) - int(b) for a, b in zip(right, best, strict=True)]
+            lows.append(exact_bounds(gains, 0.025))
+            highs.append(exact_bounds(gains, 0.975))
             p = binomtest(gained, gained + lost).pvalue if gained + lost else 1.0
             nll = np.mean([one.test["loss"][i, t - 1] for i, t in enumerate(depths)])
-            measured.append((sum(right), np.mean(depths), gained - lost, bounds.low, bounds.high, p, nll))
-        right, loops, net, low, high, p, nll = zip(*measured, strict=True)
+            measured.append((sum(right), np.mean(depths), gained - lost, p, nll))
+        right, loops, net, p, nll = zip(*measured, strict=True)
         expected[title] = {
             "Accuracy, %": text(right, times=100 / ITEMS), "Right": text(right, ".0f"),
             "Loops": text(loops), "Δ": text(net, "+.0f"),
-            "95 %": f"[{100 * np.mean(low):+.1f}, {100 * np.mean(high):+.1f}]",
             "p": f"≤ {max(p):.2g}", "NLL": text(nll, ".3f"),
         }  # fmt: skip
-    extensions = {row for row, _ in cells(table)} - expected.keys()
-    assert extensions == {
-        "Entropy*", "Distribution at rest (KL)*", "State at rest (L2)*", "State at rest (angle)*",
-    }  # fmt: skip
-    found = {place: cell for place, cell in cells(table).items() if place[0] not in extensions}
-    wanted = {(row, column): cell for row, columns in expected.items() for column, cell in columns.items()}
-    assert {place: (found.get(place), cell) for place, cell in wanted.items() if found.get(place) != cell} == {}
+        bounds[title] = [100 * np.mean(ends, axis=0) for ends in (lows, highs)]
+    intervals = {row: cell for (row, column), cell in cells(table).items() if column == "95 %"}
+    check(table, {title: {**row, "95 %": intervals.get(title)} for title, row in expected.items()})
+    for title, cell in intervals.items():
+        for end, (least, most) in zip(json.loads(cell.replace("+", "")), bounds[title], strict=True):
+            assert least - 0.051 <= end <= most + 0.051, title
 
 
 def test_tables_of_the_head(study, halting):
@@ -527,6 +592,11 @@ def test_checks_and_strengths(study, halting):
     assert found[gain, "Value"] == text([np.mean(f) for f in folds], "+.1f", 100)
     assert found[gain, "Range"] == f"[{100 * every.min():+.1f}, {100 * every.max():+.1f}]"
     assert found["Way from the best fixed depth to the correctness ceiling, %", "Value"] == text(ways, ".0f", 100)
+    safe = [tau for tau in (0.01, 0.05, 0.1, 0.2, 0.3, 0.5) if all(loses_nowhere(one, tau) for one in halting)]
+    third = "Thresholds that lose on no evaluation seed against the budget"
+    assert found[third, "Value"] == (", ".join(map(str, safe)) or "none")
+    assert {found[row, "Range"] for row, _ in found if row != gain} == {""}
+    assert len(tables["checks-1.7B"].rows) == 3
     expected = {}
     for title, name, strength in (("ACT", "act", 0.01), ("ACT", "act-0.1", 0.1), ("PonderNet", "pondernet", 0.01)):
         depths = [one.stops(one.signal(one.test, name), 0.5, 1) for one in halting]
@@ -535,6 +605,12 @@ def test_checks_and_strengths(study, halting):
             "Loops": text([np.mean(own) for own in depths]), "Accuracy, %": text(right, ".1f", 100),
         }  # fmt: skip
     check(tables["strengths-1.7B"], expected)
+
+
+def loses_nowhere(one, tau):
+    right = one.correct(one.stops(one.signal(one.test, None), tau, 1))
+    parts = [range(start, start + EIGHTH) for start in range(0, ITEMS, EIGHTH)]
+    return all(sum(right[i] for i in part) >= sum(one.right[i][-1] for i in part) for part in parts)
 
 
 def leave_out(one, fold):
@@ -567,15 +643,110 @@ def test_a_head_for_each_task(study):
     check(tables["tasks-1.7B"], expected)
 
 
+def test_three_items_at_every_depth(study, halting):
+    one = halting[0]
+    items, depths = one.test.items, one.adaptive()[1]
+    right, last = one.correct(depths), [row[-1] for row in one.right]
+    at_floor = one.correct([one.floor] * ITEMS)
+    kinds = {
+        "easy": [i for i in range(ITEMS) if right[i] and depths[i] == one.floor and last[i]],
+        "deepened": [i for i in range(ITEMS) if right[i] and depths[i] > one.floor and not at_floor[i]],
+        "overthought": [i for i in range(ITEMS) if right[i] and not last[i]],
+    }
+    expected = []
+    for kind, those in kinds.items():
+        wanted = (min if kind == "easy" else max)(items[i].bucket for i in those)  # the easiest, or the hardest
+        i = next(i for i in those if items[i].bucket == wanted)
+        said, before = [], 0
+        for answer, same in groupby(items[i].answers):
+            first, before = before + 1, before + len(list(same))
+            mark = " ✓" if one.right[i][first - 1] else ""
+            said.append(f"{first}: {answer}{mark}" if first == before else f"{first}–{before}: {answer}{mark}")
+        question = f"Question {i}?" if i % 2 else f"test{i}"
+        expected.append([kind, question, "x", " · ".join(said), str(depths[i])])
+    assert study[0]["worked-1.7B"].rows == expected
+
+
+def written_files(folder, pattern):
+    return [json.loads(file.read_text()) for file in sorted((folder / "1.7B").glob(pattern))]
+
+
+def test_the_model_is_its_config(study):
+    """The paper's settings are the defaults, so each cell is what the paper prints."""
+    table = study[0]["model-1.7B"]
+    printed = {row: cell for one in published() if one.table == "model" and one.scale in ("", "1.7B")
+               for (row, _), cell in one.cells().items()}  # fmt: skip
+    printed["loop_sample_dist"] = "lognormal poisson"
+    check(table, {row: {"Value": cell} for row, cell in printed.items()})
+
+
+def test_what_training_took(study, folder):
+    runs = {"full": "Baseline", "loop": "RecurTrace", "plain-loop": "Plain looping", "adapter": "Adapter"}
+    stage_2 = {
+        "Trained module": "halting head, 2,049 parameters", "Base and loop modules": "frozen",
+        "Head: optimizer steps": "200", "Head: learning rate, schedule": "3.0e-04, cosine",
+        "Oracle horizon": "depth 16", "Oracle losses": "cached offline, 5,000 examples",
+    }  # fmt: skip
+    heads = written_files(folder, "models/*/head-budget.json")
+    extra = np.mean([head["sweep_flops"] + head["head_flops"] for head in heads])
+    expected = {}
+    for run, column in runs.items():
+        files = written_files(folder, f"runs/{run}/*/budget.json")
+        assert len(files) == len(SEEDS)
+        flops, seconds, peaks = ([one[name] for one in files] for name in ("total_flops", "seconds", "peak_bytes"))
+        trained, tokens = files[0]["trained_parameters"], files[0]["tokens"]
+        cells_of_run = {
+            "Base weights": "fine-tuned" if run == "full" else "frozen",
+            "Trainable parameters": f"{trained:,} (1.5%)", "Optimizer, schedule": "AdamW, cosine",
+            "Peak learning rate": "1.0e-04", "Optimizer steps": "25,000", "Global batch (sequences)": "128",
+            "Micro-batch × accumulation": "2 × 8", "Max length (tokens)": "1,024", "Training tokens": f"{tokens:,}",
+            "Hardware": "8 × NVIDIA H800", "Precision": "bfloat16",
+            "Forward layer passes per token": "36.7" if "loop" in run else "28.0",  # 28 + 2.9 · 3
+            "Training FLOPs (analytical)": f"{np.mean(flops):.2e}", "Minutes": text(seconds, ".1f", 1 / 60),
+            "Peak memory of a process, GiB": f"{max(peaks) / 1024**3:.2f}",
+            **(stage_2 if run == "loop" else dict.fromkeys(stage_2, "—")),
+            "Sweep and head FLOPs (analytical)": f"{extra:.2e}" if run == "loop" else "—",
+            "Extra FLOPs against stage 1": f"{100 * extra / np.mean(flops):.1f}%" if run == "loop" else "—",
+        }  # fmt: skip
+        for row, cell in cells_of_run.items():
+            expected.setdefault(row, {})[column] = cell
+    check(study[0]["budget-1.7B"], expected)
+
+
+def test_what_depth_costs(study, folder):
+    (found,) = written_files(folder, "cost.json")
+    ratios = {
+        "Last logits: FLOPs": "flops_ratio", "Last logits: time": "time_ratio",
+        "All logits: FLOPs": "all_logits_flops_ratio", "All logits: time": "all_logits_time_ratio",
+    }  # fmt: skip
+    expected = {
+        str(one["loops"]): {
+            "Layer passes": str(one["layer_passes"]), "K/V bytes per token": f"{one['kv_bytes_per_token']:,}",
+            **{column: f"{one[name]:.2f}×" for column, name in ratios.items()},
+        }
+        for one in found["depths"]
+    }  # fmt: skip
+    assert list(expected) == list(map(str, COSTED))
+    check(study[0]["cost-1.7B"], expected)
+
+
+def test_the_probes_curve_is_that_of_its_file(study, folder):
+    (found,) = written_files(folder, "probe.json")
+    space = next(one for one in read_studies(folder) if one.scale == "1.7B")
+    curve, windows = probe_curve(space.probe).axes
+    assert curve.containers[0].lines[0].get_ydata() == pytest.approx(found["distances"])
+    assert [bar.get_height() for bar in windows.patches] == pytest.approx([0.1, -0.1])  # of 3–5 and 12–14, over 1.8
+
+
 def test_every_table_is_looked_at(study):
     """A table that is added needs its cells checked here."""
     tables = {name.removesuffix("-0.6B").removesuffix("-1.7B") for name, one in study[0].items() if not one.missing}
     looked_at = {
         "scaling", "suites", "task-gains", "memory", "depths", "ablation", "blocks", "capacity", "same-start", "main",
         "histogram", "transition", "deepened", "thresholds", "difficulty", "reconciliation", "calibration", "checks",
-        "strengths", "tasks", "model",
+        "strengths", "tasks", "model", "worked", "budget", "cost",
     }  # fmt: skip
-    assert tables - SKIPPED == looked_at
+    assert tables == looked_at
 
 
 def test_the_papers_values_stand_beside_every_cell_that_it_publishes(study):
@@ -586,14 +757,15 @@ def test_the_papers_values_stand_beside_every_cell_that_it_publishes(study):
             shown[name.removesuffix("-1.7B"), table.row_name(table.rows[i]), table.columns[j]] = value
     run = ("0.6B", "1.7B")
     wanted = {}
-    for block in (one for one in published() if one.scale in ("", "1.7B") and one.table not in SKIPPED):
+    for block in (one for one in published() if one.scale in ("", "1.7B")):
         for (row, column), value in block.cells().items():
             if not any(other in row.split(" / ") for other in ("4B", "8B")):
                 wanted[block.table, row, column] = value
     there = {
         place for name, table in tables.items() for place in ((name.removesuffix("-1.7B"), *c) for c in cells(table))
     }
-    assert shown == {place: value for place, value in wanted.items() if place in there}
+    fewer = {place for place in wanted if place[0] == "ablation" and place[2] == "Δ NLL"}  # three tasks, not 14
+    assert shown == {place: value for place, value in wanted.items() if place in there - fewer}
     unmatched = {place for place in wanted if place not in there}
     not_measured = {("tasks", task) for task in ("math", "arc_challenge", "hotpotqa")}
     not_measured |= {("ablation", run) for run in ("Loop-distance bias frozen", "Gates open at initialisation")}

@@ -2,18 +2,24 @@
 
 import re
 import statistics
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from recurtrace.data.benchmarks import suite
+from recurtrace.data.counts import COUNTS
 from recurtrace.evaluation.statistics import Transitions, histogram_mean
 from recurtrace.model.configuration_recurtrace import RecurTraceConfig
 from recurtrace.model.cost import cost_of
 from recurtrace.model.families import QWEN3
+from recurtrace.pipeline import PipelineRecipe
+from recurtrace.records import Evaluation, EvaluationManifest
 from recurtrace.report.budget_table import STAGE_1, STAGE_2
 from recurtrace.report.contents import CONTENTS, ELSEWHERE
 from recurtrace.report.paper import beside, published
 from recurtrace.report.table import Table
+from recurtrace.report.workspace import Workspace
 
 ITEMS, BUDGET = 2400, 16
 MICRO = "Micro-batch × accumulation"
@@ -82,6 +88,8 @@ def test_three_seeds_at_8b():
     assert f"{statistics.mean(seeds):.2f} ± {statistics.stdev(seeds):.2f}" == "3.44 ± 0.37"
     block = next(one for one in published() if one.table == "scaling")
     assert block.rows["8B"][2] == "+3.4 ± 0.37"
+    (note,) = [one.note for one in published() if one.table == "suites" and one.note]
+    assert [float(gain) for gain in re.findall(r"\+\d\.\d\d", note)] == seeds
 
 
 def test_the_comparison_counts_right_answers_of_2400():
@@ -176,6 +184,12 @@ def test_per_task_gains_over_eight_loops():
     assert list(values("tasks", "n").values()) == [1319, 1500, 254, 1172, 1500]
 
 
+def test_the_recipe_takes_as_many_items_of_each_task_as_the_paper():
+    recipe = PipelineRecipe.read_with("paper/qwen3-1.7b", [])
+    taken = {task: min(COUNTS[task].test, recipe.task_items) for task in recipe.task_heads}
+    assert taken == values("tasks", "n")
+
+
 def test_memory_against_plain_looping():
     plain, memory = values("memory", "Plain looping"), values("memory", "Memory")
     differences = {row.split(" / ")[-1]: round(memory[row] - plain[row], 1) for row in plain if "%" in row}
@@ -202,6 +216,16 @@ def test_layer_passes_of_training_at_8b():
     assert round((scale.layers + (3.9 - 1) * 3) / scale.layers, 2) == 1.24
     cost = cost_of(RecurTraceConfig(text_config=scale.config().to_dict(), loop_start=scale.loop_start))
     assert cost.layer_passes(4) == scale.layers + 3 * 3
+
+
+def test_runtime_1_1_1_3_1_7_at_2_4_8_loops():
+    """The FLOPs of a teacher-forced pass at 0.6B give the paper's ratios."""
+    scale = QWEN3["0.6B"]
+    cost = cost_of(RecurTraceConfig(text_config=scale.config().to_dict(), loop_start=scale.loop_start))
+    ratios = {str(loops): cost.forward_ratio(loops, 1024) for loops in (2, 4, 8)}
+    assert list(ratios.values()) == pytest.approx([1.101, 1.303, 1.706], abs=0.001)
+    block = next(one for one in published() if one.table == "cost")
+    assert block.rows == {loops: [f"{ratio:.1f}×"] for loops, ratio in ratios.items()}
 
 
 def test_the_budget_has_the_rows_of_the_report():
@@ -231,3 +255,39 @@ def test_values_stand_beside_ours_at_their_scale_only():
     main = Table("main", "", ["Method", "Right"], [["ACT", "3"]])
     assert beside(main, ["1.7B"], ["mathqa"]).beside == {(0, 1): "1199"}
     assert beside(main, ["1.7B"], ["gsm8k"]).beside == {}  # other items
+
+
+def test_values_stand_beside_means_over_as_many_tasks_only():
+    def shown(table, *scales):
+        return beside(table, scales).beside
+
+    def scaling(tasks):
+        return Table("scaling", "", ["Scale", "Baseline, %"], [["1.7B", "1.0"]], over={"1.7B": tasks})
+
+    assert shown(scaling(22), "1.7B") == {(0, 1): "44.8"}
+    assert shown(scaling(1), "1.7B") == {}
+    assert shown(scaling(22), "8B") == {}  # a folder of that name whose base is another
+    columns, row = ["Scale", "Suite", "Baseline, %"], ["8B", "overall", "1.0"]
+    suites = Table("suites", "", columns, [row], "Ours.", key=2, over={"8B / overall": 22})
+    assert beside(suites, ["8B"]).note == "Ours. In the paper, overall gains at 8B, seed by seed: +3.02, +3.69, +3.61."
+    assert beside(replace(suites, over={"8B / overall": 14}), ["8B"]).note == "Ours."
+    ablation = Table("ablation", "", ["Run", "Δ NLL", "mathqa, %"], [["Full RecurTrace", "", ""]], over={"Δ NLL": 3})
+    assert shown(ablation, "1.7B") == {(0, 2): "54.7"}
+    assert shown(replace(ablation, over={"Δ NLL": 14}), "1.7B") == {(0, 1): "-0.03", (0, 2): "54.7"}
+    name = ["Δ NLL over the baseline, best loop", "4B", "train-covered"]
+    memory = Table(
+        "memory", "", ["Measure", "Scale", "On", "Memory"], [[*name, ""]], key=3, over={" / ".join(name): 14}
+    )
+    assert shown(memory, "4B") == {(0, 3): "-0.03"}
+    assert shown(replace(memory, over={}), "4B") == {}
+
+
+@pytest.mark.parametrize("base", ["Qwen/Qwen3-1.7B-Base", "/models/Qwen3-1.7B-Base/", "Qwen3-1.7B-Base"])
+def test_the_papers_scales_are_of_its_base_releases(base):
+    def study(name):
+        manifest = EvaluationManifest(0, base=name)
+        return Workspace(Path("x"), None, None, [], {"loop": [Evaluation(manifest, [])]}, {})
+
+    assert (study(base).scale, study(base).in_the_paper) == ("1.7B", True)
+    instruct = study(base.replace("-Base", ""))
+    assert (instruct.scale, instruct.in_the_paper) == ("Qwen3-1.7B", False)

@@ -20,6 +20,7 @@ from recurtrace.records import (
     CostReport,
     DepthResult,
     ItemRecord,
+    Measures,
     Window,
     items_hash,
     write_record,
@@ -28,7 +29,7 @@ from recurtrace.report import figures
 from recurtrace.report.contents import all_tables, loopless
 from recurtrace.report.figures import gains_by_scale
 from recurtrace.report.render import report
-from recurtrace.report.suite_tables import scale_gains
+from recurtrace.report.suite_tables import ScaleGain, scale_gains
 from recurtrace.report.workspace import read_studies, read_workspace
 from tests.halting.test_comparison import head, made
 
@@ -44,10 +45,10 @@ def named(sweep: Sweep) -> Sweep:
     )
 
 
-def records(folder, accuracy, loops, kind="looped", items=range(20)):
+def records(folder, accuracy, loops, kind="looped", items=range(20), base=""):
     folder.mkdir(parents=True)
     (folder / "evaluation.json").write_text(
-        json.dumps({"items": len(items), "loops": loops, "kind": kind, "model": folder.name})
+        json.dumps({"items": len(items), "loops": loops, "kind": kind, "model": folder.name, "base": base})
     )
     lines = []
     for i in items:
@@ -167,6 +168,7 @@ def test_a_folder_of_studies_is_compared_by_scale(tmp_path):
     assert tables["scaling"].rows[1] == ["4B", "2", "30.0", "60.0", "+30.00", "-0.300"]
     assert tables["task-gains-4B"].rows[0][:2] == ["gsm8k", "train-covered"]
     assert not any(one.beside for one in tables.values())  # no file says that these are the paper's bases
+    assert "8B needs evaluations/full with --loops 1 (recurtrace evaluate)." in tables["scaling"].note
     lines = [axes.lines[0].get_ydata() for axes in gains_by_scale(gains).axes]
     assert lines[0] == pytest.approx([20.0, 30.0])
     assert lines[1] == pytest.approx([0.2, 0.3])  # the loss falls
@@ -174,12 +176,76 @@ def test_a_folder_of_studies_is_compared_by_scale(tmp_path):
     assert (tmp_path / "report" / "figures" / "scales.png").is_file()
 
 
+def test_zero_is_at_the_same_height_for_accuracy_and_loss():
+    """A loss that rises is below zero, although its axis has a scale of its own."""
+    scales = [
+        ScaleGain(name, ["t"], [Measures(40.0, 1.0)], [Measures(40.0 + gain, 1.0 + change)])
+        for name, gain, change in (("0.6B", 1.0, 0.2), ("1.7B", 3.0, -0.05))
+    ]
+    for some in (scales, scales[:1], scales[1:]):
+        left, right = gains_by_scale(some).axes
+        heights = [-low / (high - low) for low, high in (left.get_ylim(), right.get_ylim())]
+        assert heights[0] == pytest.approx(heights[1])
+        for axes in (left, right):
+            low, high = axes.get_ylim()
+            drawn = axes.lines[0].get_ydata()
+            assert low < min(drawn)
+            assert max(drawn) < high
+
+
+def test_the_first_figure_has_a_line_at_the_best_fixed_depth(space):
+    analyses = read_workspace(space).head_analyses
+    (axes,) = figures.accuracy_by_loops(figures.LoopPoints(analyses, {})).axes
+    means = [
+        100 * (one.accuracy + other.accuracy) / 2
+        for one, other in zip(*(analysis.fixed for analysis in analyses), strict=True)
+    ]
+    (dashed,) = [line for line in axes.lines if line.get_linestyle() == "--"]
+    assert dashed.get_ydata() == pytest.approx([max(means)] * 2)
+    assert "best fixed" in [label.get_text() for label in axes.texts]
+
+
+def test_what_one_scale_lacks_is_said(tmp_path):
+    for scale in ("0.6B", "4B"):
+        records(tmp_path / scale / "evaluations" / "full", 0.4, ["1"], "base")
+        records(tmp_path / scale / "evaluations" / "loop", 0.6, ["1", "2"], base=f"Qwen/Qwen3-{scale}-Base")
+    records(tmp_path / "0.6B" / "evaluations" / "plain-loop", 0.5, ["1", "2"])
+    records(tmp_path / "4B" / "evaluations" / "window-1", 0.5, ["1", "2"])
+    records(tmp_path / "4B" / "evaluations" / "block-3-5", 0.5, ["1", "2"])
+    write_record(tmp_path / "0.6B" / "cost.json", CostReport(9, 5, [CostAtDepth(1, 1, 1.0, 1.0, 1)]))
+    tables = {one.name: one for one in all_tables(*read_studies(tmp_path))}
+    assert {row[1] for row in tables["memory"].rows} == {"0.6B"}
+    note = tables["memory"].note
+    assert "Not complete: 4B needs evaluations/plain-loop with --loops 2 (recurtrace evaluate)." in note
+    assert "Beyond eight steps, 0.6B needs p_hop, symbolic, arithmetic of both runs with --loops k." in note
+    absent = ", ".join(
+        f"evaluations/{run}" for run in ("no-qk-norm", "frozen-slopes", "open-gates", "window-2", "window-5")
+    )
+    assert f"there is no {absent} with --loops 2" in tables["ablation-4B"].note
+    assert "there is no evaluations/block-24-26 with --loops 2" in tables["blocks-4B"].note
+    assert not any(table.beside for name, table in tables.items() if name != "cost-0.6B")  # two tasks, not 22
+
+
+def test_a_table_that_the_paper_has_at_one_scale_is_missing_there(space, tmp_path):
+    shutil.copytree(space, tmp_path / "0.6B")
+    records(tmp_path / "1.7B" / "evaluations" / "loop", 0.6, ["1", "2"], base="Qwen/Qwen3-1.7B-Base")
+    tables = all_tables(*read_studies(tmp_path))
+    missing = {table.title for table in tables if table.missing}
+    assert "Adaptive depth: all methods (1.7B)" in missing
+    assert not any("(0.6B)" in title for title in missing)
+    assert "main-0.6B" in {table.name for table in tables}
+
+
+def test_tasks_need_an_analysis_of_their_own(space):
+    assert table(space, "tasks").missing.startswith("task-analysis/*.json")
+
+
 def test_a_model_without_a_head_has_the_comparison_alone(space, tmp_path):
     found = analyse(made("heldout", 0), named(made("test", 5)), {}, **TRAINED)
     write_record(tmp_path / "analysis" / "seed-0.json", found)
     tables = {one.name: one for one in all_tables(read_workspace(tmp_path))}
     assert [row[0] for row in tables["main"].rows][:2] == ["Fixed depth, T=1", "Fixed depth, T=2"]
-    for name in ("tasks", "calibration", "histogram", "transition", "reconciliation", "difficulty", "thresholds"):
+    for name in ("calibration", "histogram", "transition", "reconciliation", "difficulty", "thresholds"):
         assert "of a model with a halting head" in tables[name].missing
     other = replace(Analysis.read(tmp_path / "analysis" / "seed-0.json"), items=3)
     write_record(tmp_path / "analysis" / "seed-1.json", other)
@@ -201,7 +267,7 @@ def test_the_page_is_self_contained(space):
 
 def test_latex_and_figures_are_there(space):
     tex = (space / "report" / "report.tex").read_text()
-    assert tex.count(r"\begin{table}") == tex.count(r"\end{table}") == 18
+    assert tex.count(r"\begin{table}") == tex.count(r"\end{table}") == 17
     body = re.sub(r"\\[%&#_]", "", tex)
     assert not re.search(r"(?<!\\)[#_](?![^{]*\})", body.split("xcolor}.")[1].replace("tab:", ""))
     for name in ("loops", "buckets", "difficulty", "threshold", "cost"):
@@ -215,7 +281,8 @@ def test_texts_from_files_are_shown_and_not_obeyed(space, tmp_path):
     found = Analysis.read(space / "analysis" / "seed-0.json")
     tasks = [replace(task, task=EVIL) for task in found.tasks]
     buckets = [replace(bucket, bucket=EVIL * 100) for bucket in found.buckets]
-    write_record(tmp_path / "analysis" / "0.json", replace(found, command=EVIL, tasks=tasks, buckets=buckets))
+    for kind in ("analysis", "task-analysis"):
+        write_record(tmp_path / kind / "0.json", replace(found, command=EVIL, tasks=tasks, buckets=buckets))
     windows = [Window(2, 0.1, 1.0)]
     probe = BlockProbe([0.1] * 6, [0.0] * 6, 2, 1, 4, 3, windows, 0.9, 5, "distance", model=EVIL, data=EVIL * 100)
     write_record(tmp_path / "probe.json", probe)
@@ -254,9 +321,19 @@ def test_a_report_is_whole_or_not_there(space, tmp_path, monkeypatch):
         report(small, out)
     report(small, out, overwrite=True)
     assert (out / "figures" / "mine.png").exists()
-    (out / "figures" / "scales.png").touch()  # of an earlier report
-    assert out / "report.html" in report(small, out)
-    assert not (out / "figures" / "scales.png").exists()
+
+
+def test_figures_of_an_earlier_report_are_removed_and_no_others(space, tmp_path):
+    out, two = tmp_path / "report", tmp_path / "two"
+    for scale in ("0.6B", "1.7B"):
+        (two / scale).mkdir(parents=True)
+        shutil.copyfile(space / "cost.json", two / scale / "cost.json")
+    report(two, out)
+    names = {f"cost-{scale}.{kind}" for scale in ("0.6B", "1.7B") for kind in ("png", "svg")}
+    assert {file.name for file in (out / "figures").iterdir()} == names
+    (out / "figures" / "cost-mine.png").touch()
+    assert out / "report.html" in report(two / "1.7B", out)
+    assert {file.name for file in (out / "figures").iterdir()} == {"cost.png", "cost.svg", "cost-mine.png"}
 
 
 def test_an_empty_folder_gets_a_sentence(tmp_path):

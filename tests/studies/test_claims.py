@@ -66,7 +66,13 @@ def test_the_difference_is_paired():
     assert found.low < found.points[0] < found.high
 
 
-def test_a_study_that_is_not_finished_gets_a_sentence(space):
+def test_a_run_that_is_not_there_leaves_its_claim_open(space):
     del space.evaluations["adapter"]
-    with pytest.raises(RecurTraceError, match="lacks evaluations/adapter"):
+    *_, last = claims(space, ["symbolic"], ["p_hop"], hard=6)
+    assert (last.measured, last.verdict) == ("adapter was not run", "cannot be told here")
+
+
+def test_a_study_that_is_not_finished_gets_a_sentence(space):
+    del space.evaluations["loop"]
+    with pytest.raises(RecurTraceError, match="lacks evaluations/loop"):
         claims(space, ["symbolic"], ["p_hop"], hard=6)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import shutil
 import signal
 import subprocess
@@ -13,12 +14,13 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from recurtrace import RecurTraceError
+from recurtrace import RecurTraceError, RecurTraceForCausalLM
 from recurtrace.data.packing import open_packed
 from recurtrace.files import STAGING, locked
+from recurtrace.records import BlockProbe, Window
 from recurtrace.training import run
 from recurtrace.training.budget import Clock
-from recurtrace.training.checkpoints import last_whole_checkpoint
+from recurtrace.training.checkpoints import last_whole_checkpoint, publish
 from recurtrace.training.depth_sampler import DepthSampler
 from recurtrace.training.run import pretrain, train
 from recurtrace.training.trainer import LoopTrainer
@@ -132,9 +134,110 @@ def test_a_damaged_checkpoint_is_passed_over(recipe, monkeypatch):
     optimizer.write_bytes(optimizer.read_bytes()[:-1000])
     assert last_whole_checkpoint(out).name == "checkpoint-2"
     (out / "checkpoint-2" / "files.json").write_text("{")
-    assert last_whole_checkpoint(out) is None
-    (out / "checkpoint-2" / "files.json").unlink()  # as in an older version: taken as it is
+    with pytest.raises(
+        RecurTraceError, match="every checkpoint in .* is damaged, the newest in optimizer.pt; remove them"
+    ):
+        train(recipe())
+    (out / "checkpoint-2" / "files.json").unlink()  # as in an older version: taken if it can be opened
     assert same(whole, train(recipe()))
+
+
+class Mark:
+    def __init__(self, file):
+        self.file = file
+
+    def __reduce__(self):
+        return open, (str(self.file), "w")
+
+
+@pytest.mark.parametrize("name", ["optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json"])
+def test_a_foreign_checkpoint_is_neither_run_nor_a_traceback(recipe, monkeypatch, tmp_path, name):
+    with monkeypatch.context() as patch:
+        interrupt_at(patch, 5)
+        with pytest.raises(KeyboardInterrupt):
+            train(recipe())
+    out = recipe().out
+    newest, older = out / "checkpoint-4", out / "checkpoint-2"
+    content = bytearray((newest / name).read_bytes())
+    content[len(content) // 2] ^= 1
+    (newest / name).write_bytes(content)  # of the same size
+    assert last_whole_checkpoint(out) == older
+    publish(newest, newest.with_name("checkpoint-6"))  # someone else's, whose hashes agree
+    (newest.with_name("checkpoint-6") / name).write_bytes(pickle.dumps(Mark(tmp_path / "ran")))
+    publish(newest.with_name("checkpoint-6"), newest)
+    assert last_whole_checkpoint(out) == older
+    shutil.rmtree(older)
+    with pytest.raises(RecurTraceError, match=f"every checkpoint in .* is damaged, the newest in {name}"):
+        train(recipe())
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("kept", [0, 5, -1, -8])
+def test_truncated_data_is_tokenised_again(recipe, monkeypatch, kept, caplog):
+    with monkeypatch.context() as patch:
+        interrupt_at(patch, 0)
+        with pytest.raises(KeyboardInterrupt):
+            train(recipe())
+        file = recipe().out / "packed" / "train.arrow"
+        whole = file.read_bytes()
+        file.write_bytes(whole[:kept])
+        with pytest.raises(KeyboardInterrupt):
+            train(recipe())
+    assert file.read_bytes() == whole
+    assert "is damaged, so the data is tokenised again" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"start_from": "nowhere"}, "start_from is 'nowhere', which holds no looped model; correct it or leave it out"),
+        ({"start_from": "BASE"}, "which holds no looped model; correct it or leave it out"),
+        ({"report_to": ["nope"]}, "report_to names 'nope', which is no tracker; they are"),
+        ({"attention": "nope"}, "attention must be eager, sdpa, flex_attention"),
+        ({"attention": "org/kernels"}, "attention must be eager, sdpa, flex_attention"),
+        ({"evaluate_depths": [1, 100000]}, "evaluate_depths is 100,000, .* set loop.loop_depth_limit in the recipe"),
+        (
+            {"max_length": 1024},
+            "the base has 256 positions .* lower max_length in the recipe, or set extrapolate there",
+        ),
+        ({"loop": {"loop_start": 2, "loop_train_max": 100000}}, "loop_train_max is 100,000, beyond the limit of 64"),
+    ],
+)
+def test_what_is_refused_leaves_nothing(recipe, base_folder, fields, message):
+    fields = {name: str(base_folder) if value == "BASE" else value for name, value in fields.items()}
+    with pytest.raises(RecurTraceError, match=message):
+        train(recipe("refused", **fields))
+    assert not recipe("refused").out.exists()
+
+
+def test_a_start_must_fit_the_recipe_before_anything_is_written(recipe, base_folder, tmp_path):
+    looped = RecurTraceForCausalLM.from_base(base_folder, loop_start=1, loop_attn_head_dim=8)
+    looped.save_pretrained(tmp_path / "looped")
+    start, loop = {"start_from": str(tmp_path / "looped")}, {"loop_attn_head_dim": 8}
+    for fields, message in (
+        (start, "loops other layers than the recipe; leave out loop_start"),
+        (start | {"loop": {"loop_attn_head_dim": 16}}, "has another shape; leave out loop_attn_num_heads"),
+        (
+            start | {"loop": loop, "model": str(tmp_path / "looped")},
+            "is a looped model; set model to its base, or leave",
+        ),
+    ):
+        with pytest.raises(RecurTraceError, match=message):
+            train(recipe("refused", **fields))
+    (tmp_path / "looped" / "recurtrace.safetensors").unlink()
+    with pytest.raises(RecurTraceError, match="lacks recurtrace.safetensors"):
+        train(recipe("refused", **start, loop=loop))
+    assert not recipe("refused").out.exists()
+
+
+def test_a_probe_of_another_base_is_refused(recipe, tmp_path):
+    windows = [Window(2, 0.1)]
+    probe = BlockProbe([0.1] * 6, [0.0] * 6, 1, None, None, 3, windows, None, 0, "distance", "other", "0" * 32)
+    probe.write(tmp_path / "probe.json")
+    fields = {"probe": str(tmp_path / "probe.json"), "loop": {"loop_attn_head_dim": 8}}
+    with pytest.raises(RecurTraceError, match="probe.json was measured on another model, other; probe this one"):
+        train(recipe("refused", **fields))
+    assert not recipe("refused").out.exists()
 
 
 def test_a_renamed_run_resumes(recipe, monkeypatch):
@@ -147,7 +250,9 @@ def test_a_renamed_run_resumes(recipe, monkeypatch):
     file = recipe("after").out / "recipe.json"
     fields = json.loads(file.read_text())
     file.write_text(json.dumps({name: value for name, value in fields.items() if name != "clip"}))  # an older version
-    monkeypatch.setattr(run, "_packed", lambda recipe, name, *_: open_packed(recipe.out / "packed" / f"{name}.arrow"))
+    monkeypatch.setattr(
+        run, "_packed", lambda recipe, name, *_, **__: open_packed(recipe.out / "packed" / f"{name}.arrow")
+    )
     assert same(whole, train(recipe("after")))
     assert not recipe("before").out.exists()
     monkeypatch.setattr(run, "build_model", lambda recipe: pytest.fail("it was finished"))

@@ -5,19 +5,17 @@ const $ = (id) => document.getElementById(id);
 const view = { metric: "change", layer: null, position: null, loop: null, whole: true, range: null };
 let panels = [];
 let running = null;
+let about = null;
 
 // --- what is shown -------------------------------------------------------------------------------------------------
 
+// A trace that was there before keeps its panel, with its threshold and what is selected.
 function show(traces) {
-  Object.assign(view, { position: null, loop: null });
-  panels = traces.map(
-    (trace) =>
-      new Panel(trace, view, {
-        look,
-        close: traces.length > 1 ? close : null,
-        shown: () => panels.map((panel) => panel.trace),
-      }),
-  );
+  const before = new Map(panels.map((panel) => [panel.trace, panel]));
+  if (!traces.some((trace) => before.has(trace))) Object.assign(view, { position: null, loop: null });
+  if (!traces.some((trace) => view.layer < trace.block.length)) view.layer = null;
+  panels = traces.map((trace) => before.get(trace) ?? new Panel(trace, view, { look, close, shown: () => panels }));
+  for (const panel of panels) panel.part("close").hidden = panels.length < 2;
   $("panels").replaceChildren(...panels.map((panel) => panel.node));
   $("panels").classList.toggle("two", panels.length > 1);
   $("hello").hidden = panels.length > 0 || GIVEN.alone;
@@ -58,6 +56,7 @@ function say(message) {
 // --- asking --------------------------------------------------------------------------------------------------------
 
 async function ask(beside) {
+  say("");
   if (!$("ask").reportValidity()) return;
   running?.abort();
   const mine = (running = new AbortController());
@@ -68,13 +67,11 @@ async function ask(beside) {
     max_loops: Number($("loops").value),
     memory_off_from: Number($("off").value) || null,
   };
-  say("");
   busy(true, "starting…");
   const loops = [];
   try {
     const trace = await streamed(question, mine.signal, (event) => {
-      if (event.event === "waiting")
-        busy(true, `waiting for ${event.before} other ${event.before > 1 ? "questions" : "question"}…`);
+      if (event.event === "waiting") busy(true, `waiting, ${event.before} ahead…`);
       if (event.event !== "loop") return;
       loops.push(event);
       busy(
@@ -86,6 +83,8 @@ async function ask(beside) {
       $("live").hidden = false;
     });
     show(beside ? [panels[0].trace, trace] : [trace]);
+    $("live").hidden = true; // what is below it moves up
+    if ($("panels").getBoundingClientRect().top > 0.7 * innerHeight) $("panels").scrollIntoView();
   } catch (error) {
     say(error.name === "AbortError" ? "" : error.message);
   } finally {
@@ -157,20 +156,23 @@ function offer(samples) {
 }
 
 function memoryChoices() {
-  const chosen = $("off").value;
+  const none = about.without_memory.includes($("model").value);
+  const chosen = none ? "" : $("off").value;
   const loops = Math.max(1, Math.min(64, Number($("loops").value) || 1));
   const offs = Array.from({ length: loops - 1 }, (_, i) => html("option", { value: i + 2 }, `off from loop ${i + 2}`));
-  $("off").replaceChildren(html("option", { value: "" }, "on"), ...offs);
+  $("off").replaceChildren(html("option", { value: "" }, none ? "none" : "on"), ...(none ? [] : offs));
+  $("off").disabled = none;
   $("off").value = Number(chosen) <= loops ? chosen : "";
 }
 
 async function begin() {
-  const about = await (await fetch("api/about")).json();
+  about = await (await fetch("api/about")).json();
   $("model").replaceChildren(...about.models.map((name) => html("option", { value: name }, modelName(name))));
   $("loops").max = about.max_loops;
   $("loops").value = Math.min(16, about.max_loops);
   memoryChoices();
   offer(about.samples);
+  $("stories").hidden = !about.stories;
   $("ask").hidden = false;
   if (about.samples.length) offer(await (await fetch("api/turning")).json());
 }
@@ -187,8 +189,9 @@ dark.addEventListener("change", redraw);
 
 // --- start ---------------------------------------------------------------------------------------------------------
 
-const ORIGINAL = document.documentElement.outerHTML;
 const GIVEN = JSON.parse($("given").textContent);
+$("given").textContent = JSON.stringify({ ...GIVEN, traces: ["traces"] });
+const EMPTY = document.documentElement.outerHTML; // to save the page with the traces that are shown then
 $("ask").addEventListener("submit", (event) => {
   event.preventDefault();
   ask(false);
@@ -199,6 +202,7 @@ $("prompt").addEventListener("keydown", (event) => {
 $("compare").addEventListener("click", () => ask(true));
 $("cancel").addEventListener("click", () => running?.abort());
 $("loops").addEventListener("change", memoryChoices);
+$("model").addEventListener("change", memoryChoices);
 if (location.search.includes("token=")) history.replaceState(null, "", location.pathname);
 show(GIVEN.traces);
 if (!GIVEN.alone) begin();

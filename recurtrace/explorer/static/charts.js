@@ -18,7 +18,7 @@ function haltingChart(trace, rule, width, moved) {
   const stopSide = svg("rect", { class: "stop-side", x: box.left, width: box.right - box.left });
   const line = svg("line", { class: "threshold", x1: box.left, x2: box.right });
   const knob = svg("circle", { class: "knob", cx: box.right, r: 8 });
-  const label = svg("text", { class: "threshold-label", x: box.right - 14, "text-anchor": "end" });
+  const label = svg("text", { class: "threshold-label" });
   const grip = svg("rect", { class: "grip", x: box.left, width: box.right - box.left + 12, height: 28 });
   const handle = svg(
     "g",
@@ -42,6 +42,14 @@ function haltingChart(trace, rule, width, moved) {
         )
       : null,
   ]);
+  const floorName = rule.floor > 2 && step > 30 ? `not asked before loop ${rule.floor}` : "";
+  const floorWidth = textWidth(floorName, 11);
+  const floorAt = clearest(
+    [box.top + 12, box.bottom - 7].map((at) => ({ x: box.left + 6, y: at })),
+    floorWidth,
+    points,
+  );
+  const taken = floorName ? [0, 1, 2, 3, 4].map((i) => [floorAt.x + (i * floorWidth) / 4, floorAt.y - 4]) : [];
   const floor =
     rule.floor > 1
       ? [
@@ -52,11 +60,7 @@ function haltingChart(trace, rule, width, moved) {
             width: step * Math.min(rule.floor - 1, loops),
             height: box.bottom - box.top,
           }),
-          svg(
-            "text",
-            { class: "tick", x: box.left + 6, y: box.top + 12 },
-            rule.floor > 2 && step > 30 ? `not asked before loop ${rule.floor}` : "",
-          ),
+          floorName ? svg("text", { class: "tick", x: floorAt.x, y: floorAt.y }, floorName) : null,
         ]
       : [];
   const drawing = figure(
@@ -86,8 +90,14 @@ function haltingChart(trace, rule, width, moved) {
     for (const end of ["y1", "y2"]) line.setAttribute(end, at);
     knob.setAttribute("cy", at);
     grip.setAttribute("y", at - 14);
-    label.setAttribute("y", at > box.top + 20 ? at - 8 : at + 18);
     label.textContent = `stop ${stops} ${threshold.toFixed(2)}`;
+    const wide = textWidth(label.textContent, 12, 600);
+    const heights = [at - 8, at + 18].filter((to) => to > box.top + 10 && to < box.bottom);
+    const starts = [box.right - 14 - wide, (box.left + box.right - wide) / 2, box.left + 6];
+    const places = starts.flatMap((from) => heights.map((to) => ({ x: from, y: to })));
+    const place = clearest(places, wide, points, taken);
+    label.setAttribute("x", place.x);
+    label.setAttribute("y", place.y);
     handle.setAttribute("aria-valuenow", threshold.toFixed(2));
     handle.setAttribute("aria-valuetext", `${threshold.toFixed(2)}: stops after loop ${depth}`);
     const [from, to] = stops === "below" ? [at, box.bottom] : [box.top, at];
@@ -106,9 +116,16 @@ function haltingChart(trace, rule, width, moved) {
     set((box.bottom - (event.clientY - frame.top) * (height / frame.height)) / (box.bottom - box.top));
   });
   handle.addEventListener("keydown", (event) => {
-    const by = { ArrowUp: 0.01, ArrowRight: 0.01, ArrowDown: -0.01, ArrowLeft: -0.01, PageUp: 0.1, PageDown: -0.1 }[
-      event.key
-    ];
+    const by = {
+      ArrowUp: 0.01,
+      ArrowRight: 0.01,
+      ArrowDown: -0.01,
+      ArrowLeft: -0.01,
+      PageUp: 0.1,
+      PageDown: -0.1,
+      Home: -1,
+      End: 1,
+    }[event.key];
     if (by === undefined) return;
     event.preventDefault();
     set(Number(handle.getAttribute("aria-valuenow")) + by);
@@ -116,19 +133,51 @@ function haltingChart(trace, rule, width, moved) {
   return { drawing, show };
 }
 
+// The first of some places for a text where it hides least: of the curve through these points, and of what else is there.
+function clearest(places, wide, points, others = []) {
+  const between = ([x0, y0], [x1, y1]) =>
+    Array.from({ length: 9 }, (_, i) => [x0 + ((x1 - x0) * i) / 8, y0 + ((y1 - y0) * i) / 8]);
+  const marks = [...points.flatMap((point, i) => (i ? between(points[i - 1], point) : [point])), ...others];
+  const hidden = ({ x, y }) =>
+    marks.filter(([px, py]) => px > x - 7 && px < x + wide + 7 && py > y - 17 && py < y + 9).length;
+  return places.reduce((best, place) => (hidden(place) < hidden(best) ? place : best));
+}
+
 const verdict = (loop) => (loop.right === true ? "right" : loop.right === false ? "wrong" : "");
+
+const DISTANCES = 5; // that have a colour of their own
+
+// Which colour is how many loops back.
+function distanceLegend(window, width) {
+  let x = 0,
+    y = 0;
+  const keys = Array.from({ length: Math.min(window, DISTANCES) }, (_, i) => {
+    const more = i + 1 === DISTANCES && window > DISTANCES ? " and more" : "";
+    const name = more ? `${i + 1}${more} loops back` : `${counted(i + 1, "loop")} back`;
+    const wide = 34 + textWidth(name, 12);
+    if (x && x + wide > width) [x, y] = [0, y + 19];
+    const key = [
+      svg("rect", { class: `back-${i + 1}`, x, y: y + 2, width: 12, height: 12, rx: 3 }),
+      svg("text", { class: "key", x: x + 18, y: y + 12 }, name),
+    ];
+    x += wide;
+    return key;
+  });
+  return figure(width, y + 20, "Colours of the distances", "img", ...keys.flat());
+}
 
 // One small chart for each head of each looped layer: how the weights over 1, 2, … loops back share each loop.
 function attentionChart(trace, width, position) {
   const heads = Math.max(0, ...trace.block.map((layer) => layer.slopes.length));
   if (!heads || !trace.loops.some((loop) => loop.layers.some((layer) => layer.attention))) return null;
-  const columns = width < 480 ? Math.min(2, heads) : heads;
   const gap = 14,
+    narrowest = 140, // as long as a title
     tall = 52,
     head = 34,
     foot = 16;
+  const rows = Math.ceil(heads / Math.max(1, Math.floor((width + gap) / (narrowest + gap))));
+  const columns = Math.ceil(heads / rows);
   const wide = (width - gap * (columns - 1)) / columns;
-  const rows = Math.ceil(heads / columns);
   const height = trace.block.length * rows * (tall + head + foot);
   const pictures = [];
   trace.block.forEach((layer, j) => {
@@ -156,7 +205,7 @@ function attentionChart(trace, width, position) {
             svg(
               "rect",
               {
-                class: `back back-${Math.min(b + 1, 5)}`,
+                class: `back back-${Math.min(b + 1, DISTANCES)}`,
                 x: left + i * bar + 0.5,
                 y: from,
                 width: Math.max(1, bar - 1),

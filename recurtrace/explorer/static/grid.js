@@ -73,7 +73,13 @@ function tokenGrid(trace, metric, layer, range, width, chosen) {
       ),
     ),
   );
-  const ring = svg("rect", { class: "ring", width: layout.wide + 1, height: layout.row + 1, rx: 2 });
+  const ring = svg(
+    "g",
+    { class: "ring" },
+    ...["beneath", "above"].map((name) =>
+      svg("rect", { class: name, width: layout.wide + 1, height: layout.row + 1, rx: 2 }),
+    ),
+  );
   const drawing = figure(
     width,
     layout.height,
@@ -103,8 +109,7 @@ function tokenGrid(trace, metric, layer, range, width, chosen) {
   return {
     drawing,
     select(p, t) {
-      ring.setAttribute("x", layout.x(p) - 0.5);
-      ring.setAttribute("y", layout.y(p, t) - 0.5);
+      ring.setAttribute("transform", `translate(${layout.x(p) - 0.5},${layout.y(p, t) - 0.5})`);
     },
     mark(depth) {
       for (const name of drawing.querySelectorAll(".loop-name"))
@@ -113,15 +118,41 @@ function tokenGrid(trace, metric, layer, range, width, chosen) {
   };
 }
 
-const STEPS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
+// Where a key leads from a cell. Home and End stay in the row, with Ctrl they go to the corners, as in other grids.
+function stepped(event, { position, loop }, tokens, loops) {
+  const last = [tokens - 1, loops];
+  const [p, t] = {
+    ArrowLeft: [position - 1, loop],
+    ArrowRight: [position + 1, loop],
+    ArrowUp: [position, loop - 1],
+    ArrowDown: [position, loop + 1],
+    Home: [0, event.ctrlKey ? 1 : loop],
+    End: [last[0], event.ctrlKey ? last[1] : loop],
+  }[event.key] ?? [null, null];
+  if (p === null) return null;
+  return { position: Math.min(last[0], Math.max(0, p)), loop: Math.min(last[1], Math.max(1, t)) };
+}
 
-// The parts of the line that says which colour is how much.
-function legend(range, metric) {
-  if (!range) return ["No memory was read in this trace."];
+// Which colour is how much.
+function scaleLegend(range, metric, width) {
+  const { unit } = METRICS[metric];
+  const [least, most] = [number(range[0], 2), `≥ ${number(range[1], 2)}`];
   const colour = colours();
+  const left = textWidth(least, 12) + 8;
+  const right = left + 128 + textWidth(most, 12);
+  const below = right + 16 + textWidth(unit, 12) > width;
   const shades = Array.from({ length: 24 }, (_, i) =>
-    svg("rect", { x: i * 5, y: 0, width: 5.2, height: 10, fill: colour(shareOf(i / 23, [0, 1], metric)) }),
+    svg("rect", { x: left + i * 5, y: 3, width: 5.2, height: 10, fill: colour(shareOf(i / 23, [0, 1], metric)) }),
   );
-  const strip = svg("svg", { width: 120, height: 10, "aria-hidden": "true" }, ...shades);
-  return [number(range[0], 2), strip, `≥ ${number(range[1], 2)}`, html("span", {}, METRICS[metric].unit)];
+  const text = (x, y, said) => svg("text", { class: "key", x, y }, said);
+  return figure(
+    width,
+    below ? 38 : 20,
+    `From ${least} to ${most} ${unit}`,
+    "img",
+    text(0, 12, least),
+    ...shades,
+    text(left + 128, 12, most),
+    below ? text(0, 30, unit) : text(right + 16, 12, unit),
+  );
 }

@@ -10,7 +10,7 @@ class Panel {
     this.fill();
     this.listen();
     new ResizeObserver(() => this.width() !== this.drawn && requestAnimationFrame(() => this.draw())).observe(
-      this.node,
+      this.part("halting"),
     );
   }
 
@@ -28,6 +28,13 @@ class Panel {
     return { position, loop: Math.min(this.view.loop ?? this.depth, this.trace.loops.length) };
   }
 
+  get tags() {
+    const { trace } = this;
+    const remembers = trace.memory_window ? `memory of ${counted(trace.memory_window, "loop")}` : "no memory";
+    const memory = trace.memory_off_from ? `memory off from loop ${trace.memory_off_from}` : remembers;
+    return [modelName(trace.model), memory, counted(trace.tokens.length, "token")];
+  }
+
   width() {
     return this.part("halting").clientWidth;
   }
@@ -35,11 +42,7 @@ class Panel {
   // What stays as it is.
   fill() {
     const { trace } = this;
-    const remembers = trace.memory_window ? `memory of ${trace.memory_window} loops` : "no memory";
-    const memory = trace.memory_off_from ? `memory off from loop ${trace.memory_off_from}` : remembers;
-    const tags = [modelName(trace.model), memory, `${trace.tokens.length} tokens`];
-    this.part("tags").prepend(...tags.map((tag) => html("span", {}, tag)));
-    this.part("close").hidden = !this.actions.close;
+    this.part("tags").prepend(...this.tags.map((tag) => html("span", {}, tag)));
     this.part("prompt").textContent = trace.prompt;
     this.part("headless").hidden = trace.head !== null;
     const signals = Object.entries(SIGNALS).filter(([name]) => name !== "head" || trace.head);
@@ -51,8 +54,8 @@ class Panel {
     this.part("answers").append(...answerCards(trace.loops));
     const names = ["", ...INSIDE].map((name) => html("th", { scope: "col" }, name));
     this.node.querySelector("thead").append(html("tr", {}, ...names));
-    const saves = Object.keys(EXPORTS).map((kind) =>
-      html("button", { type: "button", class: "second", "data-save": kind }, kind),
+    const saves = Object.entries(EXPORTS).map(([kind, { label }]) =>
+      html("button", { type: "button", class: "second", "data-save": kind }, label),
     );
     this.part("exports").append(...saves);
   }
@@ -71,18 +74,14 @@ class Panel {
       const card = target.closest("[data-t]");
       if (card) this.actions.look({ loop: Number(card.dataset.t) });
     });
-    on("exports", "click", ({ target }) => target.dataset.save && EXPORTS[target.dataset.save](this));
+    on("exports", "click", ({ target }) => EXPORTS[target.dataset.save]?.run(this));
   }
 
   step(event) {
-    const [right, down] = STEPS[event.key] ?? [0, 0];
-    if (!right && !down) return;
+    const next = stepped(event, this.selected, this.trace.tokens.length, this.trace.loops.length);
+    if (!next) return;
     event.preventDefault();
-    const within = (value, least, most) => Math.min(most, Math.max(least, value));
-    this.actions.look({
-      position: within(this.selected.position + right, 0, this.trace.tokens.length - 1),
-      loop: within(this.selected.loop + down, 1, this.trace.loops.length),
-    });
+    this.actions.look(next);
   }
 
   draw() {
@@ -101,25 +100,35 @@ class Panel {
     this.part("halting").replaceChildren(this.chart.drawing);
   }
 
+  // Of the looped layers, for the chosen colours; null is the whole block.
+  get layer() {
+    return METRICS[this.view.metric].byLayer ? this.view.layer : null;
+  }
+
   drawGrid() {
     const { metric, layer, range } = this.view;
     this.part("metric").value = metric;
     this.part("layer").value = layer ?? "";
     this.part("layer").disabled = !METRICS[metric].byLayer;
-    this.part("scale").replaceChildren(...legend(range, metric));
+    const missing = this.layer >= this.trace.block.length;
+    const nothing = missing ? "This model loops fewer layers." : range ? "" : "No memory was read in this trace.";
+    this.part("scale").replaceChildren(nothing ? html("span", {}, nothing) : scaleLegend(range, metric, this.drawn));
     const chosen = (position, loop) => this.actions.look({ position, loop });
-    this.cells = tokenGrid(this.trace, metric, METRICS[metric].byLayer ? layer : null, range, this.drawn, chosen);
+    this.cells = tokenGrid(this.trace, metric, this.layer, range, this.drawn, chosen);
     this.part("field").replaceChildren(this.cells.drawing);
   }
 
   drawAttention() {
-    this.part("whose").value = this.view.whole ? "whole" : "token";
-    const drawing = attentionChart(this.trace, this.drawn, this.view.whole ? null : this.selected.position);
-    const swatches = Array.from({ length: this.trace.memory_window }, (_, i) =>
-      html("span", {}, html("i", { class: `swatch swatch-${i + 1}` }), i ? `${i + 1} loops back` : "1 loop back"),
+    const { trace, view, drawn } = this;
+    const drawing = attentionChart(trace, drawn, view.whole ? null : this.selected.position);
+    const shared = drawing !== null && trace.memory_window > 1;
+    const said = drawing ? onlyOneBack(trace) : ["No memory was read in this trace."];
+    this.part("whose").value = view.whole ? "whole" : "token";
+    this.part("whose").hidden = this.part("distances").hidden = !shared;
+    this.part("distances").replaceChildren(...(shared ? [distanceLegend(trace.memory_window, drawn)] : []));
+    this.part("attention").replaceChildren(
+      ...(shared ? [drawing] : said.map((text) => html("p", { class: "note" }, text))),
     );
-    this.part("distances").replaceChildren(...(drawing ? swatches : ["No memory was read in this trace."]));
-    this.part("attention").replaceChildren(...(drawing ? [drawing] : []));
   }
 
   follow(signal) {
@@ -158,10 +167,12 @@ class Panel {
   select() {
     const { position, loop } = this.selected;
     const found = this.trace.loops[loop - 1];
+    const { label, value } = METRICS[this.view.metric];
     this.cells.select(position, loop);
     this.part("where").replaceChildren(
       html("b", {}, `“${visible(this.trace.tokens[position])}”`),
       ` token ${position + 1} of ${this.trace.tokens.length}, after loop ${loop}`,
+      ` · ${label.toLowerCase()} ${number(value(found, position, this.layer))}`,
     );
     for (const name of ["decoded", "lens"]) {
       const { words, probs } = found[name];
@@ -180,9 +191,18 @@ class Panel {
 
 function settled(trace) {
   const from = settledAt(trace);
+  if (trace.loops.length === 1) return null;
   if (from === 1) return "The answer is the same at every depth.";
   if (from === trace.loops.length) return "The answer still changes in the last loop.";
   return `From loop ${from} on the answer stays “${visible(trace.loops.at(-1).answer)}”.`;
+}
+
+// In the place of charts that would all be full.
+function onlyOneBack(trace) {
+  const slopes = trace.block.map(
+    (layer) => `Slopes of layer ${layer.index}: ${layer.slopes.map((slope) => number(slope, 2)).join(", ")}.`,
+  );
+  return ["The memory holds one loop, so every head looks exactly one loop back, whatever its slope.", ...slopes];
 }
 
 const track = (share) => html("span", { class: "track" }, html("i", { style: { width: `${100 * share}%` } }));

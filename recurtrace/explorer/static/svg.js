@@ -20,6 +20,26 @@ function figure(width, height, label, role, ...children) {
   return svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role, "aria-label": label }, ...children);
 }
 
+const FONT = getComputedStyle(document.body).fontFamily;
+const pen = document.createElement("canvas").getContext("2d");
+function textWidth(text, size, weight = 400) {
+  pen.font = `${weight} ${size}px ${FONT}`;
+  return pen.measureText(text).width;
+}
+
+// Lines that are not wider; a word that is, such as a long name, has a line of its own.
+function wrapped(text, size, width, weight = 400) {
+  return text.split("\n").flatMap((paragraph) => {
+    const lines = [""];
+    for (const word of paragraph.split(" ")) {
+      const longer = lines.at(-1) ? `${lines.at(-1)} ${word}` : word;
+      if (lines.at(-1) && textWidth(longer, size, weight) > width) lines.push(word);
+      else lines[lines.length - 1] = longer;
+    }
+    return lines;
+  });
+}
+
 // A colour of the page as rgb(…), whatever the theme.
 function variable(name) {
   const probe = tip.node();

@@ -71,11 +71,12 @@ const mean = (values) => {
   return there.length ? there.reduce((a, b) => a + b, 0) / there.length : null;
 };
 const ofLayers = (name) => (loop, p, layer) =>
-  layer === null ? mean(loop.layers.map((one) => one[name]?.[p])) : (loop.layers[layer][name]?.[p] ?? null);
-const ofState = (name) => (loop, p, layer) => (layer === null ? loop[name][p] : loop.layers[layer][name][p]);
+  layer === null ? mean(loop.layers.map((one) => one[name]?.[p])) : (loop.layers[layer]?.[name]?.[p] ?? null);
+const ofState = (name) => (loop, p, layer) =>
+  layer === null ? loop[name][p] : (loop.layers[layer]?.[name]?.[p] ?? null);
 
 // What the grid can be coloured by. `value(loop, position, layer)`; layer null is the whole block, and `byLayer` says that
-// a layer can be chosen.
+// a layer can be chosen. Null where there is none: the models of a comparison may loop different numbers of layers.
 const METRICS = {
   change: {
     label: "State change",
@@ -152,5 +153,6 @@ const visible = (text) =>
     .replace(/\n/g, "⏎")
     .replace(/^ (?=.)/, "")
     .replace(/^ $/, "␣") || "∅";
+const counted = (count, name) => `${count} ${name}${count === 1 ? "" : "s"}`;
 const short = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
 const modelName = (path) => path.replace(/\/+$/, "").split("/").slice(-2).join("/");
