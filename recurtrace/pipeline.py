@@ -93,6 +93,8 @@ class PipelineRecipe(Recipe):
     floor: PositiveInt | None = None
     """Smallest depth of the calibrated methods; the paper's is 2. Default: the fixed depth of lowest held-out loss,
     which is how the paper came to it."""
+    max_depth: PositiveInt | None = None
+    """Largest depth (budget) of the halting methods. Default: the deepest loop of the sweeps, as in the paper."""
     every_threshold: bool = False
     """Choose every method's threshold on held-out items, ACT's and PonderNet's too."""
     loops: list[int | Literal["adaptive", "k"]] = [1, 2, 4, 6, 8, "adaptive"]
@@ -131,8 +133,9 @@ class PipelineRecipe(Recipe):
 
     @model_validator(mode="after")
     def _check_floor(self) -> "PipelineRecipe":
-        if self.floor is not None and self.floor > self.depth:
-            raise ValueError(f"floor {self.floor} is beyond the pipeline's depth of {self.depth}")
+        deepest = min(self.max_depth or self.depth, self.depth)
+        if (self.floor or 1) > deepest:
+            raise ValueError(f"floor {self.floor} is beyond the largest depth of {deepest}")
         return self
 
     @model_validator(mode="after")
@@ -519,7 +522,7 @@ class Pipeline:
                 head=head.head_name,
                 tasks=one.tasks,
                 min_depth=one.floor,
-                max_depth=recipe.depth,
+                max_depth=recipe.max_depth or recipe.depth,
             )
             steps += [(stages.distill, head), (stages.calibrate, point)]
         swept = [stage.name for stage in plan]
@@ -533,6 +536,7 @@ class Pipeline:
             test=sweeps["test"],
             every_threshold=recipe.every_threshold,
             floor=recipe.floor,
+            max_depth=recipe.max_depth,
             out=analysis,
         )
         compare = distill.replace("distill", "compare")

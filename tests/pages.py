@@ -145,7 +145,8 @@ def _check_settings(path: list[str], given: dict[str, Any], line: str, files: se
             readers[name].read_with(recipe, given.get("changes") or [])
         kind = getattr(stages, f"{path[0].capitalize()}Settings" if name in ("build", path[0]) else "none", None)
         if kind is not None:
-            settings = kind.check(given, "settings")
+            own = {field: value for field, value in given.items() if field in kind.model_fields}  # not the command's
+            settings = kind.check(own, "settings")
             if name == "distill":
                 DistillRecipe.check(settings.set, "--set")
         data = str(given.get("data", "MIXTURE"))

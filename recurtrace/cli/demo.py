@@ -5,7 +5,6 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-
 WIDE = 100  # characters that the answers at all depths take
 
 

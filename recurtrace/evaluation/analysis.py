@@ -55,13 +55,14 @@ def analyse(
     supervised: list[int],
     every_threshold: bool = False,
     floor: int | None = None,
+    max_depth: int | None = None,
 ) -> Analysis:
     """The comparison of methods and, where the model has a head of its own, everything about that head.
 
     `oracle` and the `supervised` depths are those the head was trained on; the rest is as in `compare`.
     """
     seeds = test.folds()
-    compared = compare(heldout, test, heads, oracle, "nll", every_threshold, floor)
+    compared = compare(heldout, test, heads, oracle, "nll", every_threshold, floor, max_depth)
     results = {result.method.name: result for result in compared}
     best = max((r for r in results.values() if r.method.signal == "fixed"), key=lambda r: r.accuracy)
     found = Analysis(
@@ -101,8 +102,8 @@ def analyse(
         ),
         threshold_sweep=threshold_sweep(probs, test["correct"], seeds),
         gap_closed=gap_closed(best.accuracy, own.accuracy, ceiling) if ceiling > best.accuracy else None,
-        leave_one_out=_leave_one_out(probs, test, own.floor),
-        operating_points=_operating_points(heldout, heldout_probs, test, probs, own),
+        leave_one_out=_leave_one_out(probs, test, own.floor, max_depth),
+        operating_points=_operating_points(heldout, heldout_probs, test, probs, own, max_depth),
         tasks=_tasks(heldout, test, heads),
         buckets=_buckets(own, test, oracle),
         worked=_worked(own, test, probs),
@@ -153,28 +154,30 @@ def _deepened(own: Result, test: Sweep, labels: np.ndarray) -> DeepenedItems:
     )
 
 
-def _leave_one_out(probs: np.ndarray, test: Sweep, floor: int) -> LeaveOneOut:
+def _leave_one_out(probs: np.ndarray, test: Sweep, floor: int, max_depth: int | None) -> LeaveOneOut:
     """Each evaluation seed at the threshold that the others would choose: does the gain hang on its own threshold?
 
     This looks at test items, and chooses nothing: the reported threshold is that of the held-out ones.
     """
     check = replace(test, manifest=replace(test.manifest, split="check"))
-    folds = [Fold(**fold) for fold in calibrate(check, probs, "head", min_depth=floor).folds]
+    folds = [Fold(**fold) for fold in calibrate(check, probs, "head", min_depth=floor, max_depth=max_depth).folds]
     gains = [fold.accuracy_gain for fold in folds]
     return LeaveOneOut(float(np.mean(gains)), min(gains), max(gains), folds)
 
 
 def _operating_points(
-    heldout: Sweep, heldout_probs: np.ndarray, test: Sweep, probs: np.ndarray, own: Result
+    heldout: Sweep, heldout_probs: np.ndarray, test: Sweep, probs: np.ndarray, own: Result, budget: int | None
 ) -> list[OperatingPointResult]:
     """The calibrated point, the other selector's, and two without a floor, where depth is easier to see."""
 
-    def by_accuracy(floor: int) -> float:
-        return calibrate(heldout, heldout_probs, "head", select="accuracy", min_depth=floor, folds=0).point.threshold
+    def by_accuracy(floor: int, max_depth: int | None = None) -> float:
+        return calibrate(
+            heldout, heldout_probs, "head", select="accuracy", min_depth=floor, max_depth=max_depth, folds=0
+        ).point.threshold
 
     return [
-        _operating_point("main", test, probs, own.threshold or 0.0, own.floor),
-        _operating_point("accuracy", test, probs, by_accuracy(own.floor), own.floor),
+        _operating_point("main", test, probs, own.threshold or 0.0, own.floor, budget),
+        _operating_point("accuracy", test, probs, by_accuracy(own.floor, budget), own.floor, budget),
         _operating_point("illustration", test, probs, ILLUSTRATION, 1),
         _operating_point("difficulty", test, probs, by_accuracy(1), 1),
     ]
@@ -186,8 +189,9 @@ def _operating_point(
     probs: np.ndarray,
     threshold: float,
     floor: int,
+    budget: int | None = None,
 ) -> OperatingPointResult:
-    depths = stop_depths(probs, "head", threshold, floor)
+    depths = stop_depths(probs, "head", threshold, floor, budget)
     right, seeds = test["correct"][:, 0].astype(bool), test.folds()
     gap = mean_gap(depths, right, seeds)
     return OperatingPointResult(

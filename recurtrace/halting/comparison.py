@@ -48,11 +48,12 @@ def compare(
     select: Selector = "nll",
     every_threshold: bool = False,
     floor: int | None = None,
+    max_depth: int | None = None,
 ) -> list[Result]:
     """All methods whose head is there, with thresholds and floors from `heldout`; ceilings come last.
 
     `every_threshold` takes no method's own: those of ACT and PonderNet are chosen on held-out items too. `floor` is for
-    the methods without one of their own, instead of the best fixed depth.
+    the methods without one of their own, instead of the best fixed depth; `max_depth` is the budget T_max of all.
     """
     _refuse_other_model(heldout, test)
     results = [_at(fixed_depth(t), test, np.full(len(test), t), None, t) for t in test.depths]
@@ -61,7 +62,7 @@ def compare(
             head = heads[method.head] if method.signal == "head" else None
             chosen = replace(method, threshold=None) if every_threshold else method
             chosen = replace(chosen, floor=floor if method.floor is None else method.floor)
-            point = operating_point(chosen, heldout, head, select)
+            point = operating_point(chosen, heldout, head, select, max_depth)
             values = signal_values(test, method.signal, head)
             depths = stop_depths(values, method.signal, point.threshold, point.min_depth, point.max_depth)
             results.append(_at(method, test, depths, point.threshold, point.min_depth))
@@ -88,9 +89,11 @@ def _further(heads: Mapping[str | None, Head], tasks: set[str]) -> list[Method]:
     ]
 
 
-def operating_point(method: Method, heldout: Sweep, head: Head | None, select: Selector = "nll") -> OperatingPoint:
+def operating_point(
+    method: Method, heldout: Sweep, head: Head | None, select: Selector = "nll", max_depth: int | None = None
+) -> OperatingPoint:
     """Threshold and floor of a method: its own where it has them, the rest from held-out data."""
-    budget = len(heldout.depths)
+    budget = min(max_depth or len(heldout.depths), len(heldout.depths))
     if method.threshold is not None:
         floor = best_fixed(heldout["loss"]) if method.floor is None else method.floor
         return OperatingPoint(method.threshold, floor, budget, np.nan, np.nan, np.nan)

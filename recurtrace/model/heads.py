@@ -137,8 +137,18 @@ def loop_fingerprint(tensors: dict[str, Tensor]) -> str:
 
 
 def folder_fingerprint(folder: Path) -> str:
+    return loop_fingerprint(_loop_tensors(folder))
+
+
+def was_of_folder(found: str, folder: Path) -> bool:
+    """Whether a model with this fingerprint came from the folder: on a base in float16, values were rounded twice."""
+    tensors = _loop_tensors(folder)
+    return found in (loop_fingerprint(tensors), loop_fingerprint({n: tensor.half() for n, tensor in tensors.items()}))
+
+
+def _loop_tensors(folder: Path) -> dict[str, Tensor]:
     with WeightReader(_files(folder)) as reader:
-        return loop_fingerprint({name: reader[name] for name in reader.shapes() if name.startswith("loop.")})
+        return {name: reader[name] for name in reader.shapes() if name.startswith("loop.")}
 
 
 def _write_config(folder: Path, config: RecurTraceConfig, file: Path) -> None:

@@ -27,6 +27,8 @@ class CompareSettings(StageSettings):
     floor: PositiveInt | None = None
     """Smallest depth of every method that has none of its own. Default: the fixed depth with the lowest held-out
     loss."""
+    max_depth: PositiveInt | None = None
+    """Largest depth (budget) of every method. Default: the deepest loop of the sweeps."""
     out: Path | None = None
     """JSON file to write the analysis to; `report` reads it."""
 
@@ -59,6 +61,7 @@ def compare(settings: CompareSettings) -> "Analysis":
         supervised=training.probe_depths,
         every_threshold=settings.every_threshold,
         floor=settings.floor,
+        max_depth=settings.max_depth,
     )
     found = replace(found, command=settings.command(), base=config.base_model_name_or_path or "")
     if settings.out is not None:

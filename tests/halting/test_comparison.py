@@ -106,3 +106,11 @@ def test_a_floor_may_be_given():
     found = by_name(compare(heldout, test, heads, floor=4))
     assert (found["recurtrace"].floor, found["act-floor"].mean_depth, found["calm-margin"].floor) == (4, 4.0, 4)
     assert (found["recurtrace-no-floor"].floor, found["act"].mean_depth) == (1, 1.0)  # those have one of their own
+
+
+def test_a_budget_may_be_given():
+    heldout, test = made("heldout", 0), made("test", 1)
+    found = by_name(compare(heldout, test, {None: head(2.0), "act": head(9.0, 9.0, "act")}, max_depth=3))
+    assert max(found["recurtrace"].depths) == 3
+    assert found["act"].mean_depth == 3.0  # never stops by itself
+    assert found["fixed-16"].mean_depth == 16

@@ -8,7 +8,15 @@ import torch
 from recurtrace import RecurTraceForCausalLM
 from recurtrace.errors import RecurTraceError
 from recurtrace.model.configuration_recurtrace import HeadSettings
-from recurtrace.model.heads import Head, change_head, folder_fingerprint, loop_fingerprint, read_head, write_head
+from recurtrace.model.heads import (
+    Head,
+    change_head,
+    folder_fingerprint,
+    loop_fingerprint,
+    read_head,
+    was_of_folder,
+    write_head,
+)
 from tests.conftest import LOOP, tiny_base, tokens
 
 
@@ -90,9 +98,12 @@ def test_other_heads_and_everything_else_stay(folder):
 
 
 def test_a_sweep_belongs_to_its_modules_in_any_dtype(folder):
-    for dtype in (torch.float32, torch.bfloat16):
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
         model = RecurTraceForCausalLM.from_pretrained(folder, dtype=dtype)
-        assert loop_fingerprint(model.loop_state_dict()) == folder_fingerprint(folder)
+        found = loop_fingerprint(model.loop_state_dict())
+        assert was_of_folder(found, folder)
+        assert (found == folder_fingerprint(folder)) == (dtype != torch.float16)  # there, values are rounded twice
+    assert not was_of_folder("another", folder)
 
 
 def test_a_saved_model_keeps_its_heads(folder, tmp_path):
