@@ -75,7 +75,8 @@ def test_one_loop_is_the_base(base, looped, tokenizer):
 def test_more_facts_need_more_loops(looped, tokenizer):
     """What depth is for, on names that stage 1 never saw."""
     assert accuracy(looped, tokenizer, 1, loops=2) > 0.9
-    assert accuracy(looped, tokenizer, 2, loops=6) > accuracy(looped, tokenizer, 2, loops=2) + 0.1
+    assert accuracy(looped, tokenizer, 2, loops=2) > 0.8
+    assert accuracy(looped, tokenizer, 3, loops=6) > accuracy(looped, tokenizer, 3, loops=2) + 0.3
 
 
 def test_adaptive_depth_is_the_default(looped):

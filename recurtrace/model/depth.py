@@ -181,7 +181,8 @@ def refuse_depth_like(given: Iterable[str]) -> None:
     """A depth under another name would otherwise be ignored without a word."""
     for name in given:
         near = difflib.get_close_matches(name, _ARGUMENTS, n=1, cutoff=0.8)
-        if near or any(part in name for part in ("loop", "depth", "recur", "halt", "iter")):
+        words = name.split("_")  # stopping_criteria is no iteration
+        if near or any(word.startswith(("loop", "depth", "recur", "halt", "iter")) for word in words):
             raise RecurTraceError(
                 f"there is no argument {name!r}; the depth is loops, and that of the halting head is bounded by "
                 "min_depth, max_depth and threshold."

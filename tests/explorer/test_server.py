@@ -209,7 +209,7 @@ def test_two_visitors_get_their_own_traces_from_one_model(tmp_path):
             thread.join()
         too_long = events(port, model=name, prompt="x" * 600)
     assert [LoopTrace.from_json(found[i]) for i in range(2)] == alone
-    assert too_long == [{"event": "error", "message": "the prompt has 600 tokens, more than 512; shorten it."}]
+    assert too_long == [{"event": "error", "message": "the prompt has 600 tokens, more than 248; shorten it."}]
 
 
 def test_the_server_does_without_torch():
