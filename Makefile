@@ -21,7 +21,8 @@ $(VENV)/.installed: requirements.lock pyproject.toml
 
 demo: install  ## the embedded model at several depths, then the whole story on it: train, halt, evaluate, report
 	$(BIN)/recurtrace demo
-	$(BIN)/recurtrace run embedded/demo
+	# A model of this size gains nothing from a second thread, and loses much where another program has the core.
+	OMP_NUM_THREADS=1 $(BIN)/recurtrace run embedded/demo
 
 test: install  ## the tests
 	$(BIN)/python -m pytest --numprocesses 2
