@@ -48,13 +48,16 @@ $(SERVE)/.installed: requirements-serve.lock pyproject.toml
 test-serve: $(SERVE)/.installed  ## the tests of serving, on vLLM for the CPU
 	$(SERVE)/bin/python -m pytest tests/serving
 
-bench-serve: $(SERVE)/.installed  ## throughput on vLLM at each depth against the base; updates docs/serving.md
+bench-serve: $(SERVE)/.installed  ## vLLM at each depth against the base, evaluation on it, held requests; updates docs/serving.md
 	$(SERVE)/bin/python -m benchmarks.serving --page docs/serving.md
+	$(SERVE)/bin/python -m benchmarks.engines --page docs/serving.md
+	$(SERVE)/bin/python -m benchmarks.depth_aware_serving --page docs/serving.md
+	$(SERVE)/bin/python -m benchmarks.depth_aware_serving --measure --page docs/serving.md
 
 bench: install  ## time and memory against the base model and against its FLOPs (20 minutes on two idle cores); updates docs/performance.md
 	$(BIN)/python -m benchmarks.depth_cost --turns 8 --page docs/performance.md
 	$(BIN)/python -m benchmarks.training_step --page docs/performance.md
-	$(BIN)/python -m benchmarks.small_operations --page docs/performance.md
+	$(BIN)/python -m benchmarks.small_operations --compiled --page docs/performance.md
 	$(BIN)/python -m benchmarks.labelled_loss --page docs/performance.md
 
 docs: install  ## put what the examples print now into README and docs

@@ -24,6 +24,10 @@ from recurtrace.errors import RecurTraceError
 LOCK = ".lock"
 STAGING = ".saving"
 """How folders begin in which something is not whole yet."""
+WHOLE = f"{STAGING}-whole.tmp"
+"""The folder whose files are all written and only have to move up."""
+GONE = ".gone"
+"""In it: an empty file by the name of each older one that goes first."""
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP)  # some network file systems
 # The last two are what torch.save says of it.
 _FULL = (*map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)), "PytorchStreamWriter", "inline_container.cc")
@@ -80,6 +84,7 @@ def locked(folder: Path) -> Iterator[None]:
     if folder.is_file():
         raise RecurTraceError(f"{str(folder)!r} is a file; choose a folder.")
     with disk_full_told(folder), made_folder(folder), lock(folder / LOCK, f"{str(folder)!r} is being written"):
+        _move_up(folder)
         yield
 
 
@@ -249,22 +254,39 @@ def writing_folder(folder: Path, replaces: Iterable[str] = ()) -> Iterator[Path]
     """Gives a temporary folder inside `folder`; its files move up when the block ends well, config.json last.
 
     What matches the patterns of `replaces` and was not written anew is removed, so that nothing old is taken for new.
+    A process that is killed while files move leaves the rest to the next one that writes here.
     """
     with made_folder(folder):
+        _move_up(folder)
         temporary = Path(tempfile.mkdtemp(prefix=f"{STAGING}-", suffix=".tmp", dir=folder))
         try:
             with disk_full_told(folder):
                 yield temporary
-            new = sorted(_files_in(temporary), key=lambda file: (file.name == "config.json", file))
-            old = [path for pattern in replaces for path in folder.glob(pattern)] if new else []
-            _remove(path for path in old if path.relative_to(folder) not in new)
-            for place in {path.parent for path in old} - {folder}:
-                _remove_if_empty(place)
-            for file in new:
-                (folder / file).parent.mkdir(parents=True, exist_ok=True)
-                os.replace(temporary / file, folder / file)
+                new = _files_in(temporary)
+                old = [path.relative_to(folder) for pattern in replaces for path in folder.glob(pattern)] if new else []
+                for path in {path for path in old if path not in new}:
+                    (temporary / GONE / path).parent.mkdir(parents=True, exist_ok=True)
+                    (temporary / GONE / path).touch()
+            temporary.rename(folder / WHOLE)
+            _move_up(folder)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _move_up(folder: Path) -> None:
+    """Finish what was written whole, if there is such: older files go, the new ones take their places."""
+    whole = folder / WHOLE
+    if not whole.is_dir():
+        return
+    old = [folder / name for name in _files_in(whole / GONE)]
+    _remove(path for path in old if path.exists())
+    for place in {path.parent for path in old} - {folder}:
+        _remove_if_empty(place)
+    shutil.rmtree(whole / GONE, ignore_errors=True)
+    for file in sorted(_files_in(whole), key=lambda file: (file.name == "config.json", file)):
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        os.replace(whole / file, folder / file)
+    shutil.rmtree(whole)
 
 
 def refuse_foreign(folder: Path, temporary: Path, kind: Kind) -> None:

@@ -61,7 +61,7 @@ class PipelineRecipe(Recipe):
     """Trained under the same budget, and evaluated."""
     ablations: dict[Name, dict[str, Any]] = {}
     """Further looped runs by name, with the fields of the loop's config that differ, as in window-1:
-    {loop_memory_window: 1}."""
+    {loop_memory_window: 1}; with loop_memory: false it is plain looping."""
     same_start: bool = False
     """Continue the plain-looping run with memory and without, for as many steps: the matched same-start control."""
     overrides: dict[str, dict[str, Any]] = {}
@@ -164,7 +164,8 @@ class PipelineRecipe(Recipe):
     def runs(self) -> list["Run"]:
         """What is trained, for every seed."""
         found = [Run(method.replace("_", "-"), method) for method in ("loop", *self.baselines)]
-        found += [Run(name, "loop", loop=fields) for name, fields in self.ablations.items()]
+        for name, fields in self.ablations.items():
+            found.append(Run(name, "plain_loop" if fields.get("loop_memory") is False else "loop", loop=fields))
         if self.same_start:
             found += [
                 Run("same-start-memory", "loop", "plain-loop"),

@@ -22,6 +22,27 @@ class HostReads(TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
 
+aten = torch.ops.aten
+WAITS = {
+    aten._local_scalar_dense, aten.nonzero, aten.nonzero_static, aten.masked_select, aten.equal, aten.is_nonzero,
+    aten._unique2, aten.unique_consecutive,
+}  # fmt: skip
+INDEXING = {aten.index, aten.index_put, aten.index_put_, aten._unsafe_index}
+
+
+class HostTraffic(TorchDispatchMode):
+    """Counts the same below torch's surface (a size that depends on values, too), and tensors that the host makes."""
+
+    waits = made = 0
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        packet = operation.overloadpacket
+        chosen = [leaf for leaf in tree_leaves(args[1:2]) if isinstance(leaf, Tensor)] if packet in INDEXING else []
+        self.waits += packet in WAITS or any(index.dtype == torch.bool for index in chosen)
+        self.made += packet is aten.lift_fresh
+        return operation(*args, **(kwargs or {}))
+
+
 class OneDevice(TorchDispatchMode):
     """Fails on what would not run on an accelerator: torch lets meta tensors meet others where CUDA does not."""
 

@@ -179,3 +179,37 @@ def test_files_replaced_as_one(tmp_path):
         "model-1.safetensors": "new",
         "own.txt": "old",
     }
+
+
+class Killed(BaseException):
+    """Nothing catches it, as nothing catches kill -9."""
+
+
+@pytest.mark.parametrize("moves", range(3))
+def test_a_kill_while_files_move(moves, tmp_path, monkeypatch):
+    """The next process that writes there finds a folder as if there had been none."""
+    (tmp_path / "calibration").mkdir()
+    for name in ("config.json", "old.safetensors", "calibration/head.json"):
+        (tmp_path / name).write_text("old")
+    left = iter(range(moves))
+    replace = os.replace
+
+    def until_killed(one, other):
+        if next(left, None) is None:
+            raise Killed
+        replace(one, other)
+
+    def write():
+        with writing_folder(tmp_path, replaces=["*.safetensors", "calibration"]) as temporary:
+            (temporary / "calibration").mkdir()
+            for name in ("config.json", "new.safetensors", "calibration/head.json"):
+                (temporary / name).write_text("new")
+            monkeypatch.setattr(os, "replace", until_killed)
+
+    with pytest.raises(Killed):
+        write()
+    monkeypatch.undo()
+    with locked(tmp_path):
+        pass
+    found = {str(path.relative_to(tmp_path)): path.read_text() for path in tmp_path.rglob("*") if path.is_file()}
+    assert found == dict.fromkeys(("config.json", "new.safetensors", "calibration/head.json"), "new")

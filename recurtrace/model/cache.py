@@ -19,6 +19,7 @@ from transformers import DynamicCache, StaticCache
 from transformers.cache_utils import CacheLayerMixin, DynamicLayer
 
 from recurtrace.model.configuration_recurtrace import RecurTraceConfig
+from recurtrace.model.loop_state import RowIndices
 
 
 class GrowingLayer(DynamicLayer):
@@ -74,6 +75,7 @@ class RecurTraceCache(DynamicCache):
         self._records_past = False
         self.depths: list[int] | None = None
         """Loops each sequence runs; None until the first forward has decided."""
+        self.indices = RowIndices()
 
     def at_loop(self, t: int, rows: list[int] | None = None) -> "RecurTraceCache | LoopSlots":
         """The cache as the looped layers of the active rows (None: all) must see it in loop `t`."""

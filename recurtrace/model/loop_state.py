@@ -3,6 +3,7 @@
 Shapes: b active rows · s positions · d hidden size.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -83,6 +84,20 @@ class LayerInputs:
         )
 
 
+class RowIndices:
+    """Numbers of rows as tensors on the device, each made once: decoding asks for the same ones in every step."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[tuple[int, ...], torch.device], Tensor] = {}
+
+    def __call__(self, rows: Sequence[int], like: Tensor) -> Tensor:
+        key = (tuple(rows), like.device)
+        if key not in self._made:
+            with torch.inference_mode(False):  # a later forward may be one with gradients
+                self._made[key] = torch.tensor(rows, device=like.device)
+        return self._made[key]
+
+
 @dataclass
 class LoopState:
     """What one loop hands to the next, for the sequences that are active."""
@@ -92,19 +107,20 @@ class LoopState:
     outputs: list[Tensor]  # per looped layer: its output of the loop before, [b, s, d]
     windows: list[Window]  # per looped layer: its memory; the first holds that of all where it is fused
     inputs: Any  # what the layers are given beside it: LayerInputs here, another in serving; has `keep`
+    indices: RowIndices
     rows: list[int] | None = None  # which sequences of the batch; None: all
     fused: FusedMemory | None = None  # from the second loop on, where the memories of all layers are asked at once
 
     @classmethod
-    def before(cls, e: Tensor, layers: int, inputs: Any) -> "LoopState":
+    def before(cls, e: Tensor, layers: int, inputs: Any, indices: RowIndices | None = None) -> "LoopState":
         """The first loop's, from the encoder's output."""
-        return cls(h=e, anchor=e, outputs=[e] * layers, windows=[()] * layers, inputs=inputs)
+        return cls(e, e, [e] * layers, [()] * layers, inputs, indices or RowIndices())
 
     def split(self, stay: list[bool]) -> tuple[list[int], Tensor]:
         """Drop the sequences that do not stay; returns them with their block output."""
         rows = self.rows if self.rows is not None else list(range(len(stay)))
-        leaving = torch.tensor([i for i, stays in enumerate(stay) if not stays], device=self.h.device)
-        staying = torch.tensor([i for i, stays in enumerate(stay) if stays], device=self.h.device)
+        leaving = self.indices([i for i, stays in enumerate(stay) if not stays], self.h)
+        staying = self.indices([i for i, stays in enumerate(stay) if stays], self.h)
         left = [row for row, stays in zip(rows, stay, strict=True) if not stays], self.h.index_select(0, leaving)
         self.rows = [row for row, stays in zip(rows, stay, strict=True) if stays]
         self.keep(staying)
@@ -133,7 +149,3 @@ def _keep(part: Any, rows: Tensor) -> Any:
             "flex attention runs at one fixed depth."
         )
     return part.index_select(0, rows)
-
-
-def index_of(values: list[int], like: Tensor) -> Tensor:
-    return torch.tensor(values, device=like.device)

@@ -42,7 +42,7 @@ from recurtrace.model.halting import HaltingHead, at_last_position, prompt_posit
 from recurtrace.model.labelled_loss import labelled_loss
 from recurtrace.model.loop_memory import InputInjection, LoopMemoryAttention
 from recurtrace.model.loop_modules import LoopModules
-from recurtrace.model.loop_state import LayerInputs, LoopState, index_of
+from recurtrace.model.loop_state import LayerInputs, LoopState, RowIndices
 from recurtrace.model.pretrained import PretrainedMixin
 
 
@@ -199,7 +199,8 @@ class RecurTraceForCausalLM(PretrainedMixin, PreTrainedModel, GenerationMixin):
     ) -> tuple[Tensor, Tensor]:
         """Repeat the block until the rule has let every sequence go (Algorithm 1, lines 2–10)."""
         k = self.config.loop_num_layers
-        state = LoopState.before(e, k, inputs)
+        indices = cache.indices if cache is not None else RowIndices()
+        state = LoopState.before(e, k, inputs, indices)
         gone: list[tuple[list[int], Tensor, int]] = []  # sequences that have halted, their output, their depth
         for t in range(1, self.config.depth_limit + 1):
             slots = cache.at_loop(t, state.rows) if cache is not None else None
@@ -207,7 +208,7 @@ class RecurTraceForCausalLM(PretrainedMixin, PreTrainedModel, GenerationMixin):
             def layer(index: int, h: Tensor, slots: Any = slots) -> Tensor:
                 h = self.model.layers[index](h, past_key_values=slots, **state.inputs.of(index))
                 if trace is not None:  # a halted sequence keeps the state of its last loop
-                    trace.append(h if state.rows is None else trace[-k].index_copy(0, index_of(state.rows, h), h))
+                    trace.append(h if state.rows is None else trace[-k].index_copy(0, indices(state.rows, h), h))
                 return h
 
             h = self.loop(t, state, layer)
@@ -234,8 +235,8 @@ class RecurTraceForCausalLM(PretrainedMixin, PreTrainedModel, GenerationMixin):
         if cache is not None:
             cache.depths = ordered
         place = {row: i for i, row in enumerate(row for rows, _, _ in gone for row in rows)}
-        back = index_of([place[row] for row in range(len(e))], e)
-        return torch.cat([h for _, h, _ in gone]).index_select(0, back), index_of(ordered, e)
+        back = indices([place[row] for row in range(len(e))], e)
+        return torch.cat([h for _, h, _ in gone]).index_select(0, back), indices(ordered, e).clone()
 
     @torch.no_grad()
     def unroll(
@@ -336,7 +337,7 @@ class RecurTraceForCausalLM(PretrainedMixin, PreTrainedModel, GenerationMixin):
         """[b, vocabulary] what would follow the prompt if the loop ended with `h`; the cache stays as it is."""
         slots = cache.scratch() if cache is not None and cache.get_seq_length() else None
         if rows is not None:
-            active = index_of(rows, h)
+            active = torch.tensor(rows, device=h.device)
             inputs, mask = inputs.keep(active), mask[active]
             if slots is not None:
                 slots.reorder_cache(active)

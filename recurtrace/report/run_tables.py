@@ -25,9 +25,9 @@ def model(space: Workspace) -> Table:
         ["Layers of the base", str(base["num_hidden_layers"])],
         ["Hidden size", str(base["hidden_size"])],
         ["Looped layers", f"{first}–{first + config['loop_num_layers'] - 1}"],
-        *([field, _shown(config[field])] for field in FIELDS),
+        *([field, _shown(config[field])] for field in FIELDS if field in config),
     ]
-    note = f"Base: {config['base_model_name_or_path'] or 'part of the model'}. The first training seed."
+    note = f"Base: {config.get('base_model_name_or_path') or 'part of the model'}. The first training seed."
     return Table(name, title, ["Setting", "Value"], rows, note)
 
 

@@ -156,7 +156,7 @@ def _read(folder: Path) -> Workspace | None:
 def _config(file: Path) -> dict[str, Any]:
     found = read_config_file(file, str(file.parent))
     sizes = {**found, **found.get("text_config", {})}
-    if not all(type(sizes.get(name)) is int for name in _SIZES):
+    if found["model_type"] != "recurtrace" or not all(type(sizes.get(name)) is int for name in _SIZES):
         raise RecurTraceError(f"{file} is not the config of a looped model; remove it from the folder of the report.")
     return found
 

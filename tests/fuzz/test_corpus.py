@@ -21,6 +21,8 @@ from recurtrace.model.depth import refuse_depth_like
 from recurtrace.model.heads import copy_model, read_heads
 from recurtrace.model.loading import load_any
 from recurtrace.pipeline import PipelineRecipe
+from recurtrace.report import run_tables
+from recurtrace.report.workspace import Workspace
 from recurtrace.training.recipe import TrainRecipe
 from tests.conftest import LOOP, byte_tokenizer, stir, tiny_base
 from tests.fuzz.outcome import command, files, outcome, written
@@ -667,10 +669,29 @@ def test_manifests_of_sweeps(models, tmp_path, fields):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("text", ["[]", "{", "{}", "\udcff", '{"model_type": "recurtrace", "text_config": {}}'])
+SIZES = '"loop_start": 1, "loop_num_layers": 3, "num_hidden_layers": 8, "hidden_size": 64'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[]",
+        "{",
+        "{}",
+        "\udcff",
+        '{"model_type": "recurtrace", "text_config": {}}',
+        f'{{"model_type": "llama", {SIZES}}}',
+    ],
+)
 def test_configs_in_a_report(tmp_path, text):
     file = tmp_path / "models" / "seed-0" / "config.json"
     file.parent.mkdir(parents=True)
     file.write_bytes(text.encode("utf-8", "surrogateescape"))
     assert "config" in command("report", tmp_path)
     assert not (tmp_path / "report").exists()
+
+
+def test_the_table_of_a_config_that_lacks_fields(tmp_path):
+    config = json.loads(f'{{"model_type": "recurtrace", "text_config": {{{SIZES}}}, {SIZES}}}')
+    shown = run_tables.model(Workspace(tmp_path, None, None, [], {}, {}, config=config))
+    assert ["Looped layers", "1–3"] in shown.rows

@@ -4,18 +4,37 @@ import pytest
 import torch
 
 from tests.conftest import tiny_looped, tokens
-from tests.devices import HostReads, MadeUpReads, OneDevice
+from tests.devices import HostReads, HostTraffic, MadeUpReads, OneDevice
 
 
 @pytest.mark.parametrize("loops", [4, [1, 4, 2]], ids=str)
 @torch.no_grad()
 def test_decoding_reads_nothing_on_the_host(loops):
     model, ids = tiny_looped(), tokens(3, 17)
-    with HostReads() as reads:
+    with HostReads() as reads, HostTraffic() as traffic:
         cache = model(ids[:, :7], loops=loops, use_cache=True).past_key_values
+        prefill = traffic.made
         for i in range(7, 17):
             model(ids[:, i : i + 1], past_key_values=cache)
-    assert reads.count == 0
+    assert reads.count == traffic.waits == 0
+    assert traffic.made == prefill, "a decoding step makes tensors on the host"
+
+
+def test_what_waits_is_seen():
+    numbers = torch.arange(4.0)
+    for wait in (
+        lambda: numbers.max().item(),
+        lambda: numbers[numbers > 1],
+        lambda: torch.arange(numbers[3]),
+        lambda: torch.where(numbers > 1),
+        lambda: torch.equal(numbers, numbers),
+    ):
+        with HostTraffic() as traffic:
+            wait()
+        assert traffic.waits
+    with HostTraffic() as traffic:
+        torch.tensor([1, 2])
+    assert (traffic.made, traffic.waits) == (1, 0)
 
 
 @pytest.mark.parametrize("loops", [4, [1, 4, 2]], ids=str)
