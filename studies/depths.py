@@ -1,6 +1,7 @@
 """Accuracy and loss of every run at every fixed depth it was evaluated at, over training seeds."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from recurtrace.records import Evaluation
 from recurtrace.report.table import Table, spread
@@ -12,6 +13,7 @@ TITLES = {
     "adapter": "Matched adapter",
     "loop": "Memory",
     "plain-loop": "Plain looping",
+    "plain-block": "Plain looping, block trained",
 }
 COLUMNS = ["Run", "Loops", "Accuracy, %", "Loss of the answer", "Seeds"]
 
@@ -60,6 +62,33 @@ def bucket_table(space: Workspace) -> Table:
     columns = ["Facts", "Items", *(f"T={loops}" if loops.isdecimal() else loops for loops in asked)]
     columns += [TITLES[run] for run in others]
     return Table("facts", "Accuracy in percent by the number of facts", columns, rows)
+
+
+FATES = ("right at every depth", "wrong first, then right to the end", "right, then wrong", "never right", "other")
+
+
+def fate_table(space: Workspace, deepest: int) -> Table:
+    """What becomes of an answer as depth grows: what a depth for each item could gain over one for all."""
+    memory = space.evaluations["loop"]
+    depths = [loops for loops in memory[0].manifest.loops if loops.isdecimal() and 1 < int(loops) <= deepest]
+    shares = {fate: [] for fate in FATES}
+    for run in memory:
+        fates = [_fate([record.at(loops).correct for loops in depths]) for record in run.records]
+        for fate, found in shares.items():
+            found.append(fates.count(fate) / len(fates))
+    rows = [[fate, spread(found, ".1f", 100)] for fate, found in shares.items()]
+    note = (
+        f"Memory at {', '.join(depths)} loops. Where answers become right and stay so, loops beyond what an item needs "
+        "cost time and no accuracy: a depth for each item can then save loops, and hardly gain answers."
+    )
+    return Table("fates", "What becomes of an answer as depth grows", ["", "Test items, %"], rows, note)
+
+
+def _fate(right: Sequence[bool]) -> str:
+    turns = sum(one != other for one, other in pairwise(right))
+    if turns == 0:
+        return FATES[0] if right[0] else FATES[3]
+    return FATES[4] if turns > 1 else FATES[1] if right[-1] else FATES[2]
 
 
 def _right(run: Evaluation, asked: str, bucket: str) -> float:

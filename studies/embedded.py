@@ -18,11 +18,12 @@ from recurtrace.report.render import markdown_table
 from recurtrace.report.table import Table, spread
 from recurtrace.report.workspace import Workspace, read_workspace
 from studies.claims import COLUMNS, claims
-from studies.depths import accuracy, bucket_table, depth_table, mean_depth
+from studies.depths import accuracy, bucket_table, depth_table, fate_table, mean_depth
 
 STATEFUL = ("where_thing", "where_left", "who_has")  # what is held is passed on from loop to loop
 LOOKUPS = ("where_person",)  # one fact
 HARD = 3  # facts
+DEEPEST = 9  # that stage 1 trains
 TABLES = ("main", "memory", "ablation", "calibration", "budget")
 
 
@@ -34,7 +35,7 @@ def claims_table(space: Workspace) -> Table:
 def page(space: Workspace, command: str) -> str:
     """What goes between the markers of the results page."""
     tables = {table.name: table for table in all_tables(space)}
-    chosen = [claims_table(space), depth_table(space), bucket_table(space)]
+    chosen = [claims_table(space), depth_table(space), bucket_table(space), fate_table(space, DEEPEST)]
     chosen += [tables[name] for name in TABLES if name in tables and not tables[name].missing]
     parts = [f"Written by `{command}`."]
     for table in chosen:

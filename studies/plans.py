@@ -13,7 +13,7 @@ from benchmarks.common import write_between
 from recurtrace.cli.dry_run import COLUMNS, plan_note, plan_rows
 from recurtrace.model.families import QWEN3
 from recurtrace.pipeline import PipelineRecipe
-from recurtrace.plan import plan
+from recurtrace.pipeline.plan import plan
 
 TFLOPS, GPUS = 200, 8
 MARK = "plans"

@@ -66,6 +66,26 @@ def test_the_whole_study(recipe):
     assert stages_run(recipe, *heads) == ["distill 0", "compare 0", "evaluate loop 0", "report"]
     fewer = [*heads, "baselines=[plain_loop, full]"]
     assert stages_run(recipe, *fewer) == ["report"]  # nothing that was trained is trained again
+    whole = [*fewer, "full_test=true", "tasks=[p_hop]"]
+    assert stages_run(recipe, *whole, "heldout=20", "test=12")[-2:] == ["evaluate full-test", "report"]
+    assert "Adaptive depth on the whole test set" in (out / "report" / "report.md").read_text()
+
+
+def test_a_block_that_is_named_is_not_the_probes(recipe):
+    named = PipelineRecipe.read_with(recipe, ["train.loop.loop_start=1"])
+    plan = {stage.name: stage for stage in Pipeline(named).stages()}
+    assert "probe" in plan["report"].after
+    assert "probe" not in plan["train loop 0"].after
+    assert plan["train loop 0"].steps[0][1].probe is None
+    of_probe = {stage.name: stage for stage in Pipeline(PipelineRecipe.read(recipe)).stages()}
+    assert "probe" in of_probe["train loop 0"].after
+
+
+def test_an_ablation_without_memory_is_plain_looping(recipe):
+    ablation = ["ablations={bare: {loop_memory: false}}", "overrides={bare: {train_block: true}}"]
+    plan = {stage.name: stage for stage in Pipeline(PipelineRecipe.read_with(recipe, ablation)).stages()}
+    trained = plan["train bare 0"].steps[0][1]
+    assert (trained.method, trained.train_block) == ("plain_loop", True)
 
 
 def result_files(out):

@@ -6,7 +6,7 @@ from recurtrace.errors import RecurTraceError
 from recurtrace.model.cost import cost_of
 from recurtrace.model.families import QWEN3
 from recurtrace.pipeline import Pipeline, PipelineRecipe
-from recurtrace.plan import ANSWER, TOKENS, Demand, left, plan, total
+from recurtrace.pipeline.plan import ANSWER, TOKENS, Demand, left, plan, total
 from recurtrace.training.estimate import _is_out_of_reach, estimate
 from recurtrace.training.methods import loop_config
 from recurtrace.training.recipe import TrainRecipe

@@ -6,10 +6,11 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from recurtrace.plan import Planned
+    from recurtrace.pipeline.plan import Planned
     from recurtrace.training.recipe import TrainRecipe
 
 COLUMNS = ("stage", "seeds", "items", "forward passes", "FLOPs", "GPU-hours", "disk", "state")
+WIDE = 140
 
 
 def print_estimate(recipe: "TrainRecipe") -> None:
@@ -41,7 +42,7 @@ def print_estimate(recipe: "TrainRecipe") -> None:
 
 
 def print_plan(lines: "list[Planned]", tflops: float, gpus: int) -> None:
-    from recurtrace.plan import left
+    from recurtrace.pipeline.plan import left
 
     table = Table()
     table.add_column(COLUMNS[0], no_wrap=True)
@@ -54,6 +55,8 @@ def print_plan(lines: "list[Planned]", tflops: float, gpus: int) -> None:
     table.add_section()
     table.add_row(*last)
     console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = max(console.width, WIDE)  # nothing of it is cut in a file
     console.print(table)
     console.print(plan_note(lines, tflops, gpus))
     if (rest := left(lines)).flops:
@@ -63,7 +66,7 @@ def print_plan(lines: "list[Planned]", tflops: float, gpus: int) -> None:
 
 def plan_rows(lines: "list[Planned]", tflops: float) -> list[list[str]]:
     """A row for each line, and their sum."""
-    from recurtrace.plan import total
+    from recurtrace.pipeline.plan import total
 
     whole = [(line.name, str(len(line.states)), line.demand, line.state) for line in lines]
     return [
@@ -82,7 +85,7 @@ def plan_rows(lines: "list[Planned]", tflops: float) -> list[list[str]]:
 
 
 def plan_note(lines: "list[Planned]", tflops: float, gpus: int) -> str:
-    from recurtrace.plan import ANSWER, TOKENS, total
+    from recurtrace.pipeline.plan import ANSWER, TOKENS, total
 
     hours = total(lines).gpu_hours(tflops)
     return (

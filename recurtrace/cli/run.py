@@ -46,7 +46,7 @@ def run(
     made = PipelineRecipe.read_with(recipe, [*(changes or []), *allowed(overwrite, trust_remote_code)])
     if dry_run:
         from recurtrace.cli.dry_run import print_plan
-        from recurtrace.plan import plan
+        from recurtrace.pipeline.plan import plan
 
         print_plan(plan(made), tflops, gpus)
         return

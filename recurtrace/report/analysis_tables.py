@@ -171,3 +171,18 @@ def strengths(space: Workspace) -> Table:
     note = "Price of a loop (ACT), weight of the divergence from the prior (PonderNet). No floor."
     made = Table("", "", ["Method", "Strength", "Loops", "Accuracy, %"], rows, note, key=2)
     return named(name, title, space.analyses, made)
+
+
+def full_test(space: Workspace) -> Table:
+    """Whether the sampled items stand for all: the first seed on the whole test set."""
+    name, title = "full-test", "Adaptive depth on the whole test set"
+    if space.full_test is None:
+        return Table(name, title, missing="full-test/ (recurtrace evaluate --loops 2,adaptive --out)")
+    records = space.full_test.records
+    rows = []
+    for asked, method in (("2", "Fixed depth, T=2"), ("adaptive", "RecurTrace")):
+        right = statistics.fmean(record.at(asked).correct for record in records)
+        loops = statistics.fmean(record.at(asked).depth for record in records)
+        rows.append([method, f"{len(records):,}", f"{100 * right:.1f}", f"{loops:.2f}"])
+    note = "One training seed, every test item of the tasks that methods are compared on."
+    return Table(name, title, ["Method", "Items", "Accuracy, %", "Loops"], rows, note)

@@ -5,6 +5,7 @@ cost.json                      runtime and memory at each depth
 analysis/seed-<n>.json         adaptive depth (`recurtrace compare --out`)
 task-analysis/seed-<n>.json    the same for tasks with heads of their own
 evaluations/<run>/seed-<n>/    records (`recurtrace evaluate --out`)
+full-test/                     records of the first seed on all test items of the compared tasks
 runs/<run>/seed-<n>/           what training took: budget.json (`recurtrace train`)
 models/seed-<n>/               the looped model's config.json; head-budget.json, what its head took
 
@@ -62,6 +63,8 @@ class Workspace:
     """Of tasks with heads of their own, one for each training seed."""
     config: dict[str, Any] | None = None
     """The looped model's config.json, which the table of settings shows."""
+    full_test: Evaluation | None = None
+    """The first seed on all test items of the compared tasks."""
     left_out: str = ""
     """Items that some of the compared runs lack, said in a sentence."""
 
@@ -141,6 +144,7 @@ def _read(folder: Path) -> Workspace | None:
         head_budgets=[HeadBudget.read(file) for file in sorted(folder.glob(f"models/*/{HEAD_BUDGET_FILE}"))],
         task_analyses=[one for one in by_task if isinstance(one, HeadAnalysis)],
         config=_config(configs[0]) if configs else None,
+        full_test=read_evaluation(folder / "full-test") if (folder / "full-test" / EVALUATION).is_file() else None,
     )
     if not (found.probe or found.cost or found.analyses or found.evaluations or found.budgets):
         return None

@@ -12,7 +12,6 @@ ROOT = Path(recurtrace.__file__).parent
 # Each may import those in later rows, never those in earlier ones; within a row, nothing of the others.
 ORDER = [
     {"cli"},
-    {"plan"},
     {"pipeline"},
     {"stages"},
     {"report", "explorer"},

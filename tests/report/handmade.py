@@ -64,6 +64,7 @@ def write_study(folder: Path) -> dict[tuple[int, str, str], Sweep]:
             sweeps |= {(seed, kind, "heldout"): heldout, (seed, kind, "test"): test}
             found = analyse(heldout, test, heads(), oracle=Oracle(), supervised=[1, 2, 4, 6])
             write_record(folder / "1.7B" / kind / f"seed-{seed}.json", replace(found, base=SCALES["1.7B"]))
+    write_evaluation(folder / "1.7B" / "full-test", "looped", ["2", "adaptive"], ["mathqa"], SCALES["1.7B"])
     config = RecurTraceConfig(text_config=QWEN3["1.7B"].config().to_dict(), loop_start=12)
     config.save_pretrained(folder / "1.7B" / "models" / "seed-0")
     write_costs(folder / "1.7B")
@@ -98,7 +99,7 @@ def write_costs(folder: Path) -> None:
 
 def write_evaluation(folder: Path, kind: str, loops: Sequence[str], tasks: Sequence[str], base: str) -> None:
     """Tasks differ in their numbers of items, and items in their numbers of answer tokens, so that weights matter."""
-    rng = np.random.default_rng(zlib.crc32(str(folder.relative_to(folder.parents[3])).encode()))
+    rng = np.random.default_rng(zlib.crc32("/".join(folder.parts[-4:]).encode()))
     lines = []
     for task in tasks:
         share = rng.uniform(0.2, 0.9)

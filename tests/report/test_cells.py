@@ -744,9 +744,21 @@ def test_every_table_is_looked_at(study):
     looked_at = {
         "scaling", "suites", "task-gains", "memory", "depths", "ablation", "blocks", "capacity", "same-start", "main",
         "histogram", "transition", "deepened", "thresholds", "difficulty", "reconciliation", "calibration", "checks",
-        "strengths", "tasks", "model", "worked", "budget", "cost",
+        "strengths", "tasks", "model", "worked", "budget", "cost", "full-test",
     }  # fmt: skip
     assert tables == looked_at
+
+
+def test_full_test(study, folder):
+    lines = (folder / "1.7B" / "full-test" / "records-00000-of-00001.jsonl").read_text().splitlines()
+    rows = pd.DataFrame([one for line in lines for one in json.loads(line)["results"]])
+    means = rows.groupby("loops")[["correct", "depth"]].mean()
+    expected = {}
+    for asked, method in (("2", "Fixed depth, T=2"), ("adaptive", "RecurTrace")):
+        expected[method, "Items"] = str(len(lines))
+        expected[method, "Accuracy, %"] = f"{100 * means.correct[asked]:.1f}"
+        expected[method, "Loops"] = f"{means.depth[asked]:.2f}"
+    assert cells(study[0]["full-test-1.7B"]) == expected
 
 
 def test_the_papers_values_stand_beside_every_cell_that_it_publishes(study):

@@ -6,6 +6,7 @@ from recurtrace.errors import RecurTraceError
 from recurtrace.records import DepthResult, Evaluation, EvaluationManifest, ItemRecord
 from recurtrace.report.workspace import Workspace
 from studies.claims import claims, difference, right
+from studies.depths import FATES, fate_table
 from tests.report.test_report import TRAINED, head, made, named
 
 LOOPS = ("1", "2", "4", "8", "16", "adaptive")
@@ -76,3 +77,18 @@ def test_a_study_that_is_not_finished_gets_a_sentence(space):
     del space.evaluations["loop"]
     with pytest.raises(RecurTraceError, match="lacks evaluations/loop"):
         claims(space, ["symbolic"], ["p_hop"], hard=6)
+
+
+def test_the_rival_is_plain_looping_with_a_trained_block_where_there_is_one(space):
+    space.evaluations["plain-block"] = space.evaluations["loop"]
+    first, *_ = claims(space, ["symbolic"], ["p_hop"], hard=6)
+    assert first.measured == "+0.0 ± 0.0 points, memory against plain looping with a trained block at 4 loops"
+    assert first.verdict == "cannot be told here"
+
+
+def test_what_becomes_of_an_answer(space):
+    def rule(i, t):  # 12 each: always, never, from four loops on, until four loops, now and then
+        return (True, False, int(t) >= 4, int(t) <= 4, t == "4")[i % 5] if t.isdecimal() else True
+
+    space.evaluations["loop"] = [evaluation(rule)]
+    assert fate_table(space, deepest=9).rows == [[fate, "20.0"] for fate in FATES]

@@ -18,7 +18,9 @@ from recurtrace.data.selection import OWN_HELDOUT, named_tasks
 from recurtrace.data.synthetic import TRAIN_ITEMS
 from recurtrace.model.configuration_recurtrace import RecurTraceConfig
 from recurtrace.model.cost import Cost, cost_of
-from recurtrace.pipeline import Pipeline, PipelineRecipe, Stage
+from recurtrace.pipeline.order import Stage
+from recurtrace.pipeline.recipe import PipelineRecipe
+from recurtrace.pipeline.run import Pipeline
 from recurtrace.training.estimate import estimate, shape_of_base
 from recurtrace.training.methods import loop_config
 from recurtrace.training.recipe import TrainRecipe
@@ -178,10 +180,14 @@ class _There:
         return sum(self.built.values()) or sum(int(self.of(name, "train")) for name in self.sources)
 
     def sampled(self, split: str, tasks: Sequence[str], count: int | None, per_task: int | None) -> int:
-        """What a stage gets that asks for so many examples; fewer than it asks for where there are no more."""
+        """What a stage gets that asks for so many examples; fewer than it asks for where there are no more.
+
+        All of those that no table counts are none here.
+        """
         wanted = tasks or [name for name, source in self.sources.items() if "test" in source.row.splits]
         found = sum(min(self.of(name, split), per_task or inf) for name in wanted)
-        return int(min(found, count or found))
+        number = min(found, count or found)
+        return int(number) if number < inf else 0
 
     def of(self, task: str, split: str) -> float:
         """Examples of a task in a split; inf for a test that no table counts."""

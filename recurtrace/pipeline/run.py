@@ -1,0 +1,163 @@
+"""Running a pipeline: which stages are done, what need not be run again, and what may not be run over.
+
+Stages meet in files, so each can be run alone by its own command, with the same result; under a launcher they are.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+from recurtrace.assets import place
+from recurtrace.errors import RecurTraceError
+from recurtrace.files import Kind, claim_new, empty, load_manifest, lock, write_json
+from recurtrace.pipeline.order import Order, Stage
+from recurtrace.pipeline.recipe import PipelineRecipe
+from recurtrace.training.checkpoints import has_trained
+from recurtrace.training.recipe import TrainRecipe
+
+PIPELINE = Kind("pipeline", "stages", ())
+_ON_THE_BASE = ("data", "probe", "train", "evaluate base")
+
+
+@dataclass(frozen=True)
+class State:
+    """How far a stage is."""
+
+    digest: str
+    """Of all that its result depends on now."""
+    begun: str | None
+    """The same when it was run last; None: never."""
+    done: bool
+
+    def __str__(self) -> str:
+        if self.begun is None:
+            return "to do"
+        return "done" if self.done else "begun" if self.begun == self.digest else "changed, runs again"
+
+
+class Pipeline:
+    def __init__(self, recipe: PipelineRecipe, tell: Callable[[str, bool], None] = lambda name, skipped: None):
+        """`tell(name, skipped)` is called before each stage: an interface may show where it is."""
+        self.recipe, self.out, self.tell = recipe, recipe.out, tell
+
+    def run(self, only: Sequence[str] = (), launcher: Sequence[str] = ()) -> Path:
+        """Run what is not done; returns the report's page.
+
+        `only` are patterns of stages to run, so that machines that share the folder can divide them. `launcher` is a
+        command that starts several processes, such as `accelerate launch`.
+        """
+        self._adopt_earlier()
+        plan = self.stages()
+        states = self.states(plan)
+        if unknown := [pattern for pattern in only if not any(fnmatch(name, pattern) for name in states)]:
+            raise RecurTraceError(f"no stage is called {unknown[0]!r}; the stages are {', '.join(states)}.")
+        if not (self.out / PIPELINE.manifest).is_dir():
+            claim_new(self.out, PIPELINE, self.recipe.overwrite)
+        chosen = [stage for stage in plan if not only or any(fnmatch(stage.name, pattern) for pattern in only)]
+        for stage in chosen:
+            self._refuse(stage, states[stage.name])  # all of them before anything is changed
+        if any(stage.name.startswith(_ON_THE_BASE) and not states[stage.name].done for stage in chosen):
+            self._check_base()
+        for stage in chosen:
+            file = self._file(stage.name).with_suffix(".lock")
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with lock(file, f"{stage.name} of {str(self.out)!r} is being run"):
+                states = self.states(plan)  # anew: other machines may have finished something
+                if states[stage.name].done:
+                    self.tell(stage.name, True)
+                    continue
+                if missing := [name for name in stage.after if not states[name].done]:
+                    raise RecurTraceError(f"{stage.name} needs {missing[0]}, which is not done; run that first.")
+                self._prepare(stage, states[stage.name])
+                self.tell(stage.name, False)
+                stage.run(launcher)
+                self._note(stage.name, states[stage.name].digest, done=True)
+        return self.out / "report" / "report.html"
+
+    def _check_base(self) -> None:
+        """Refuse a base that cannot be looped or trained as the recipe says, before data is built for it."""
+        from recurtrace.model.base import read_base_config
+        from recurtrace.model.positions import longest_input
+        from recurtrace.training.methods import fitted, loop_config
+
+        recipe, remedy = self.recipe, "lower max_length in the recipe, or set extrapolate there"
+        config = read_base_config(place(recipe.base), trust_remote_code=recipe.trust_remote_code)
+        longest_input(config, recipe.max_length, 1024, recipe.extrapolate, remedy)
+        for run in recipe.runs():
+            made = TrainRecipe.check(recipe.training(run, recipe.seeds[0]), f"train ({run.name})")
+            fitted(made, config)
+            if made.probe is None and run.start_from is None:  # else the block is not known yet
+                loop_config(made, config)
+
+    def states(self, plan: Sequence[Stage]) -> dict[str, "State"]:
+        """How far every stage is, as the files say."""
+        found: dict[str, State] = {}
+        for stage in plan:
+            digest = self._digest(stage, {name: state.digest for name, state in found.items()})
+            file = self._file(stage.name)
+            noted = load_manifest(file, "pipeline", "recurtrace run") if file.is_file() else {}
+            begun = noted.get("digest")
+            done = begun == digest and noted["done"] and all(path.exists() for path in stage.makes)
+            found[stage.name] = State(digest, begun, done)
+        return found
+
+    def _refuse(self, stage: Stage, state: "State") -> None:
+        """What is not removed for a stage that starts again: what this pipeline did not make, and long work."""
+        if state.begun == state.digest:
+            return
+        if state.begun is None and (foreign := [path for path in stage.makes if path.exists()]):
+            raise RecurTraceError(f"{str(foreign[0])!r} exists and was not made by this pipeline; choose another out.")
+        if (trained := [path for path in stage.makes if has_trained(path)]) and not self.recipe.overwrite:
+            raise RecurTraceError(
+                f"{str(trained[0])!r} was trained with other settings or on other data; choose another out, or pass "
+                "--overwrite to train it again."
+            )
+
+    def _prepare(self, stage: Stage, state: "State") -> None:
+        """What an earlier run left of a stage that has changed is removed."""
+        if state.begun != state.digest:
+            self._refuse(stage, state)
+            self._note(stage.name, "being removed", done=False)
+            for path in stage.makes:
+                empty(path) if path.is_dir() else path.unlink(missing_ok=True)
+        self._note(stage.name, state.digest, done=False)
+
+    def _file(self, name: str) -> Path:
+        """A file for each stage, so that several machines can write theirs."""
+        return self.out / "stages" / f"{name.replace(' ', '-')}.json"
+
+    def _note(self, name: str, digest: str, done: bool) -> None:
+        write_json(self._file(name), {"digest": digest, "done": done})
+
+    def _adopt_earlier(self) -> None:
+        """Folders of an earlier version kept all stages in one file."""
+        file = self.out / "stages.json"
+        if file.is_file():
+            finished = load_manifest(file, "pipeline", "recurtrace run")
+            for name, digest in finished.pop("begun", {}).items():
+                self._note(name, digest, finished.get(name) == digest)
+            file.unlink()
+
+    def _digest(self, stage: Stage, digests: dict[str, str]) -> str:
+        """Of all that a stage's result depends on; where the whole of it lies does not matter."""
+        settings: list[Any] = [step.model_dump(mode="json") for _, step in stage.steps]
+        if stage.name == "data":  # what the recipe says, not where it lies: the package may be installed anew
+            settings[0]["recipe"] = self.recipe.mixture.read_text(encoding="utf-8")
+        text = json.dumps(self._anywhere(settings), sort_keys=True)
+        return hashlib.sha256("\0".join([text, *(digests[name] for name in stage.after)]).encode()).hexdigest()[:16]
+
+    def _anywhere(self, value: Any) -> Any:
+        """Settings with the place of the whole taken out of every path."""
+        if isinstance(value, dict):
+            return {name: self._anywhere(part) for name, part in value.items()}
+        if isinstance(value, list):
+            return [self._anywhere(part) for part in value]
+        inside = isinstance(value, str) and f"{value}/".startswith(f"{self.out}/")
+        return f"OUT{value.removeprefix(str(self.out))}" if inside else value
+
+    def stages(self) -> list[Stage]:
+        return Order(self.recipe).stages()
