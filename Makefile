@@ -67,6 +67,7 @@ docs: install  ## put what the examples print now into README and docs
 
 study: install  ## train and compare on the embedded base, three seeds (hours on two cores)
 	$(BIN)/python -m studies.embedded --page docs/results.md --readme README.md
+	$(BIN)/python -m studies.choices --page docs/choices.md
 
 lock: install  ## write requirements.lock from what is installed
 	(echo '# The exact versions that `make` installs. Written by `make lock`.'; \

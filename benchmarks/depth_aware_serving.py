@@ -153,16 +153,16 @@ def holding(every: int, bound: int) -> type:
     class HoldingScheduler(DepthScheduler):
         steps = 0
 
-        def schedule(self) -> Any:
+        def schedule(self, *arguments: Any) -> Any:
             self.steps += 1
             deep = [one for one in self.running if (self.connector.depth(one.request_id) or 0) > bound]
             held = deep if self.steps % every and len(deep) < len(self.running) else []
             self.running = [one for one in self.running if one not in held]
-            self.max_num_running_reqs -= len(held)
+            self.max_num_active_reqs -= len(held)
             try:
-                return super().schedule()
+                return super().schedule(*arguments)
             finally:
-                self.max_num_running_reqs += len(held)
+                self.max_num_active_reqs += len(held)
                 self.running += held
 
     return HoldingScheduler

@@ -19,17 +19,8 @@ from recurtrace.data.collate import Encoded, Encoder
 from recurtrace.data.example import Example
 from recurtrace.errors import RecurTraceError
 from recurtrace.files import begin, claim, locked
-from recurtrace.halting.sweep import (
-    MAX_LENGTH,
-    Choice,
-    Engine,
-    Measured,
-    fingerprint_of,
-    identity,
-    measure,
-    require_own_ids,
-    versions_of,
-)
+from recurtrace.halting.measure import Choice, Engine, Measured, measure
+from recurtrace.halting.sweep import MAX_LENGTH, fingerprint_of, identity, require_own_ids, versions_of
 from recurtrace.model import RecurTraceForCausalLM
 from recurtrace.model.configuration_recurtrace import HeadSettings
 from recurtrace.model.depth import check_limit

@@ -23,7 +23,7 @@ from recurtrace.data.answers import first_line, same_text
 from recurtrace.data.collate import Encoder
 from recurtrace.data.example import Example
 from recurtrace.errors import RecurTraceError
-from recurtrace.halting.sweep import EndOfAnswer
+from recurtrace.halting.measure import EndOfAnswer
 from recurtrace.model import RecurTraceCache, RecurTraceForCausalLM
 from recurtrace.model.halting import pool_prompt
 from recurtrace.model.heads import loop_fingerprint

@@ -15,7 +15,7 @@ from recurtrace.data.answers import first_line
 from recurtrace.data.benchmarks import is_right, longest_answer
 from recurtrace.data.collate import Encoded
 from recurtrace.errors import RecurTraceError
-from recurtrace.halting.sweep import Chosen, EndOfAnswer, Measured
+from recurtrace.halting.measure import Chosen, EndOfAnswer, Measured
 from recurtrace.model.base import read_looped_config
 from recurtrace.model.heads import folder_fingerprint
 from recurtrace.model.tokenizer import load_tokenizer

@@ -16,7 +16,8 @@ from recurtrace.data.collate import Encoder, collate_aligned
 from recurtrace.errors import RecurTraceError
 from recurtrace.files import locked
 from recurtrace.halting import sweep as depth_sweep
-from recurtrace.halting.sweep import measure, sweep
+from recurtrace.halting.measure import measure
+from recurtrace.halting.sweep import sweep
 from recurtrace.halting.sweep_files import read_sweep
 from recurtrace.model.halting import pool_prompt
 from tests.conftest import every_family, tiny_looped

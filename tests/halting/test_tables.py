@@ -35,7 +35,7 @@ def test_a_method_is_known_in_two_code_files(name):
         if isinstance(node, ast.Constant) and node.value == name
     }
     # Measured there for every answer token too, and what vLLM's log-probabilities say.
-    arrays = {"halting/sweep.py", "serving/offline.py"} if name == "top_prob" else set()
+    arrays = {"halting/measure.py", "serving/offline.py"} if name == "top_prob" else set()
     assert homes - arrays - {"cli/summary.py"} <= {
         "halting/methods.py", "halting/objectives.py", "halting/signals.py"
     }  # fmt: skip
