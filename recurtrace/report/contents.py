@@ -110,13 +110,13 @@ def loopless(space: Workspace) -> dict[str, list[float]]:
 
 CONTENTS: dict[str, Sequence[Row]] = {
     "Adaptive depth": (
-        Row(main_comparison, "Table 2"),
         Row(picture("loops", "Accuracy against mean loops", figures.accuracy_by_loops, with_lines, MISSING),
             "Figure 1"),
-        Row(worked),
-        Row(per_task, "Table 3"),
         Row(picture("buckets", "Loops and accuracy by difficulty", figures.depth_by_difficulty, with_buckets,
                     f"{MISSING}, of items with a difficulty")),
+        Row(worked),
+        Row(main_comparison, "Table 2"),
+        Row(per_task, "Table 3"),
     ),
     "Scales and suites": (
         Row(scaling, "Table S12", over_scales=True),

@@ -104,7 +104,7 @@ class LoopPoints(NamedTuple):
 def accuracy_by_loops(points: LoopPoints) -> Figure:
     """Accuracy against mean loops: fixed depths as a line, every method a point on the same axes."""
     analyses, lines = points
-    figure, axes = plt.subplots(figsize=(7.6, 4.4))
+    figure, axes = plt.subplots(figsize=(7.6, 4.8))
     fixed = np.array([[100 * row.accuracy for row in analysis.fixed] for analysis in analyses]).mean(axis=0)
     depths = [row.depth for row in analyses[0].fixed]
     axes.plot(depths, fixed, color=INK, lw=1.4, marker="o", ms=3.5, zorder=2)
@@ -135,8 +135,18 @@ def accuracy_by_loops(points: LoopPoints) -> Figure:
     axes.set_xticks(ticks, [str(depth) for depth in ticks])
     axes.set_xlim(0.9, depths[-1] * 1.15)
     axes.margins(y=0.12)
+    _leave_out_the_floor(axes, fixed, [label.y for label in labels])
     _label_beside(axes, labels)
     return figure
+
+
+def _leave_out_the_floor(axes: Axes, fixed: np.ndarray, others: list[float]) -> None:
+    """One loop may be far below everything else, where it would press the rest together: then a number says it."""
+    low, high = min(*fixed[1:], *others), max(*fixed, *others)
+    if low - fixed[0] > 0.5 * (high - low):
+        axes.set_ylim(low - 0.12 * (high - low), high + 0.12 * (high - low))
+        said = f"↓ one loop,\nthe base:\n{fixed[0]:.1f} %"
+        axes.annotate(said, (0.02, 0.03), xycoords="axes fraction", fontsize=8.5, color=INK)
 
 
 class Label(NamedTuple):
