@@ -21,9 +21,12 @@ Verdict = Literal["holds", "does not hold", "cannot be told here"]
 UNKNOWN: Verdict = "cannot be told here"
 MARGIN = 1.0  # points that "no worse" and "at least" may lose
 MIDDLE, BEYOND = "4", "16"  # the mean training depth, and twice its clamp
-PLAIN = {"plain-block": "plain looping with a trained block", "plain-loop": "plain looping"}
-"""The rival is the stronger one that was run: on a base that does not know the format, plain looping of the frozen
-block has one number to learn."""
+PAIRS = {
+    ("memory-block", "plain-block"): "with a trained block",
+    ("loop", "plain-loop"): "on the frozen base",
+}
+"""With and without memory; the first pair that was run is compared. On a base that does not know the format, plain
+looping of the frozen block has one number to learn and is no rival."""
 
 
 @dataclass(frozen=True)
@@ -97,10 +100,12 @@ def claims(space: Workspace, stateful: Sequence[str], lookups: Sequence[str], ha
     memory = found["loop"]
     adaptive = [run for run in memory if "adaptive" in run.manifest.loops]
     best = [_evaluated(memory[0], analysis.best_heldout or analysis.floor) for analysis in analyses]
-    plain = next((run for run in PLAIN if run in found), "plain-loop")
+    pair = next((both for both in PAIRS if all(run in found for run in both)), ("loop", "plain-loop"))
+    plain, how = pair[1], PAIRS[pair]
+    with_memory, without = _of_both(*(found.get(run, []) for run in pair))
 
     def gain(asked: str, of: Callable[[ItemRecord], bool] = lambda record: True) -> Difference:
-        return difference(right(memory, asked, of), right(found[plain], asked, of))
+        return difference(right(with_memory, asked, of), right(without, asked, of))
 
     def over(run: str) -> Difference:
         return difference(right(adaptive, "adaptive"), right(_of_seeds(found[run], adaptive), "1"))
@@ -109,19 +114,19 @@ def claims(space: Workspace, stateful: Sequence[str], lookups: Sequence[str], ha
         (
             "Memory beats plain looping",
             plain,
-            lambda says: gain(MIDDLE).claim(says, f"memory against {PLAIN[plain]} at {MIDDLE} loops"),
+            lambda says: gain(MIDDLE).claim(says, f"memory against plain looping at {MIDDLE} loops, {how}"),
         ),
         (
             "More so on items that carry a state, beyond the training depth",
             plain,
-            lambda says: _more_on_state(says, memory, found[plain], stateful),
+            lambda says: _more_on_state(says, with_memory, without, stateful),
         ),
         (
             "Plain looping is no worse on pure lookups",
             plain,
             lambda says: gain(MIDDLE, lambda record: record.task in lookups).turned.claim(
                 says,
-                f"{PLAIN[plain]} against memory on {', '.join(lookups)} at {MIDDLE} loops; within {MARGIN:g} point",
+                f"plain looping against memory on {', '.join(lookups)} at {MIDDLE} loops; within {MARGIN:g} point",
                 MARGIN,
             ),
         ),
@@ -160,6 +165,13 @@ def claims(space: Workspace, stateful: Sequence[str], lookups: Sequence[str], ha
         make(says) if run in found else Claim(says, f"{run} was not run", "", "", 0, UNKNOWN)
         for says, run, make in rows
     ]
+
+
+def _of_both(one: Sequence[Evaluation], other: Sequence[Evaluation]) -> tuple[list[Evaluation], list[Evaluation]]:
+    """Two runs at the training seeds that both have, where these are known."""
+    seeds = {run.seed for run in one} & {run.seed for run in other}
+    kept = [[run for run in runs if run.seed in seeds or not seeds] for runs in (one, other)]
+    return kept[0], kept[1]
 
 
 def _of_seeds(runs: Sequence[Evaluation], like: Sequence[Evaluation]) -> list[Evaluation]:

@@ -13,6 +13,7 @@ TITLES = {
     "adapter": "Matched adapter",
     "loop": "Memory",
     "plain-loop": "Plain looping",
+    "memory-block": "Memory, block trained",
     "plain-block": "Plain looping, block trained",
 }
 COLUMNS = ["Run", "Loops", "Accuracy, %", "Loss of the answer", "Seeds"]
