@@ -26,7 +26,7 @@ STAGING = ".saving"
 """How folders begin in which something is not whole yet."""
 WHOLE = f"{STAGING}-whole.tmp"
 """The folder whose files are all written and only have to move up."""
-GONE = ".gone"
+GONE = f"{STAGING}-gone.tmp"
 """In it: an empty file by the name of each older one that goes first."""
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP)  # some network file systems
 # The last two are what torch.save says of it.
@@ -72,7 +72,7 @@ class Kind:
 
 def _remove(paths: Iterable[Path]) -> None:
     for path in list(paths):
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
+        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
 @contextmanager
@@ -254,10 +254,10 @@ def writing_folder(folder: Path, replaces: Iterable[str] = ()) -> Iterator[Path]
     """Gives a temporary folder inside `folder`; its files move up when the block ends well, config.json last.
 
     What matches the patterns of `replaces` and was not written anew is removed, so that nothing old is taken for new.
-    A process that is killed while files move leaves the rest to the next one that writes here.
+    A process that is killed while files move leaves the rest to the next one that writes here (`locked`,
+    `finish_writing`).
     """
     with made_folder(folder):
-        _move_up(folder)
         temporary = Path(tempfile.mkdtemp(prefix=f"{STAGING}-", suffix=".tmp", dir=folder))
         try:
             with disk_full_told(folder):
@@ -267,17 +267,33 @@ def writing_folder(folder: Path, replaces: Iterable[str] = ()) -> Iterator[Path]
                 for path in {path for path in old if path not in new}:
                     (temporary / GONE / path).parent.mkdir(parents=True, exist_ok=True)
                     (temporary / GONE / path).touch()
-            temporary.rename(folder / WHOLE)
-            _move_up(folder)
+            if new:  # of several processes only one writes
+                temporary.rename(folder / WHOLE)
+                _move_up(folder)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
 
 
+def finish_writing(folder: Path) -> None:
+    """What a killed process had written whole moves to its place, before anyone asks what the folder holds."""
+    if is_half_moved(folder):
+        with locked(folder):
+            pass
+
+
+def is_half_moved(folder: Path) -> bool:
+    """Whether new files lie there beside old ones, since a process was killed while they moved."""
+    return (folder / WHOLE).is_dir() and not (folder / WHOLE).is_symlink()
+
+
 def _move_up(folder: Path) -> None:
     """Finish what was written whole, if there is such: older files go, the new ones take their places."""
-    whole = folder / WHOLE
-    if not whole.is_dir():
+    if not is_half_moved(folder):
         return
+    whole = folder / WHOLE
+    for path in [*_files_in(whole), *_files_in(whole / GONE)]:
+        if not (folder / path).parent.resolve().is_relative_to(folder.resolve()):
+            raise RecurTraceError(f"{str(whole)!r} leads out of its folder by a link; remove it.")
     old = [folder / name for name in _files_in(whole / GONE)]
     _remove(path for path in old if path.exists())
     for place in {path.parent for path in old} - {folder}:

@@ -22,12 +22,14 @@ from recurtrace.halting.oracle import Oracle
 from recurtrace.halting.policies import signal_values
 from recurtrace.halting.sweep_files import Sweep, read_sweep
 from recurtrace.model.heads import Head
+from recurtrace.pipeline import PipelineRecipe
 from recurtrace.report.render import markdown_table
 from recurtrace.report.table import Table, spread
 
 SEEDS = range(3)  # of the heads
-BOUNDS: dict[str, Any] = {"floor": 2, "max_depth": 9}  # of embedded/study
-STUDY: dict[str, Any] = {"pooling": "prompt_last", "steps": 1000}
+_RECIPE = PipelineRecipe.read("embedded/study")
+BOUNDS: dict[str, Any] = {"floor": _RECIPE.floor, "max_depth": _RECIPE.max_depth}
+STUDY = _RECIPE.distill
 PROBED = (2, 4, 6)
 HEADS: dict[str, dict[str, Any]] = {
     "the study's: prompt last, 1,000 steps, states scaled to 32": STUDY,

@@ -4,7 +4,7 @@ A claim holds where its interval and every training seed are on its side, fails 
 be told otherwise. Differences are paired by item; intervals are 95 % bootstraps over items, of the mean over seeds.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import mean
 from typing import Literal
@@ -100,9 +100,10 @@ def claims(space: Workspace, stateful: Sequence[str], lookups: Sequence[str], ha
     memory = found["loop"]
     adaptive = [run for run in memory if "adaptive" in run.manifest.loops]
     best = [_evaluated(memory[0], analysis.best_heldout or analysis.floor) for analysis in analyses]
-    pair = next((both for both in PAIRS if all(run in found for run in both)), ("loop", "plain-loop"))
+    pairs = {both: _of_both(*(found.get(run, []) for run in both)) for both in PAIRS}
+    pair = next((both for both, runs in pairs.items() if all(runs)), ("loop", "plain-loop"))
     plain, how = pair[1], PAIRS[pair]
-    with_memory, without = _of_both(*(found.get(run, []) for run in pair))
+    with_memory, without = pairs[pair]
 
     def gain(asked: str, of: Callable[[ItemRecord], bool] = lambda record: True) -> Difference:
         return difference(right(with_memory, asked, of), right(without, asked, of))
@@ -114,19 +115,22 @@ def claims(space: Workspace, stateful: Sequence[str], lookups: Sequence[str], ha
         (
             "Memory beats plain looping",
             plain,
-            lambda says: gain(MIDDLE).claim(says, f"memory against plain looping at {MIDDLE} loops, {how}"),
+            lambda says: gain(MIDDLE).claim(
+                says, f"memory against plain looping at {MIDDLE} loops, {how}{_frozen(found, plain)}"
+            ),
         ),
         (
             "More so on items that carry a state, beyond the training depth",
             plain,
-            lambda says: _more_on_state(says, with_memory, without, stateful),
+            lambda says: _more_on_state(says, with_memory, without, stateful, how),
         ),
         (
             "Plain looping is no worse on pure lookups",
             plain,
             lambda says: gain(MIDDLE, lambda record: record.task in lookups).turned.claim(
                 says,
-                f"plain looping against memory on {', '.join(lookups)} at {MIDDLE} loops; within {MARGIN:g} point",
+                f"plain looping against memory on {', '.join(lookups)} at {MIDDLE} loops, {how}; within "
+                f"{MARGIN:g} point",
                 MARGIN,
             ),
         ),
@@ -168,10 +172,21 @@ def claims(space: Workspace, stateful: Sequence[str], lookups: Sequence[str], ha
 
 
 def _of_both(one: Sequence[Evaluation], other: Sequence[Evaluation]) -> tuple[list[Evaluation], list[Evaluation]]:
-    """Two runs at the training seeds that both have, where these are known."""
-    seeds = {run.seed for run in one} & {run.seed for run in other}
-    kept = [[run for run in runs if run.seed in seeds or not seeds] for runs in (one, other)]
-    return kept[0], kept[1]
+    """Two runs at the training seeds that both have; one whose seed is not known stands against every other."""
+    known = [{run.seed for run in runs if run.seed is not None} for runs in (one, other)]
+    if not all(known):
+        return list(one), list(other)
+    seeds = known[0] & known[1]
+    return [run for run in one if run.seed in seeds], [run for run in other if run.seed in seeds]
+
+
+def _frozen(found: Mapping[str, Sequence[Evaluation]], plain: str) -> str:
+    """The paper's own comparison, beside one that is not."""
+    if plain == "plain-loop" or "plain-loop" not in found:
+        return ""
+    memory, bare = _of_both(found["loop"], found["plain-loop"])
+    points = [100 * float(one) for one in (right(memory, MIDDLE) * 1.0 - right(bare, MIDDLE)).mean(axis=1)]
+    return f" (on the frozen base {spread(points, '+.1f')}, where plain looping learns no answer)"
 
 
 def _of_seeds(runs: Sequence[Evaluation], like: Sequence[Evaluation]) -> list[Evaluation]:
@@ -185,7 +200,7 @@ def _deepest(run: Evaluation) -> str:
 
 
 def _more_on_state(
-    says: str, memory: Sequence[Evaluation], plain: Sequence[Evaluation], stateful: Sequence[str]
+    says: str, memory: Sequence[Evaluation], plain: Sequence[Evaluation], stateful: Sequence[str], how: str
 ) -> Claim:
     """Of two groups of items, so their intervals are drawn independently."""
     per_seed, drawn, rng = [], [], np.random.default_rng(0)
@@ -198,7 +213,7 @@ def _more_on_state(
     low, high = np.quantile(drawn[0] + drawn[1], [0.025, 0.975])
     points = (per_seed[0] + per_seed[1]).tolist()
     found = Difference(points, float(low), float(high), [])
-    what = f"what memory gains on {', '.join(stateful)} beyond what it gains on the others, at {BEYOND} loops"
+    what = f"what memory gains on {', '.join(stateful)} beyond what it gains on the others, at {BEYOND} loops, {how}"
     return found.claim(says, what)
 
 

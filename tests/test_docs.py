@@ -232,9 +232,10 @@ def test_the_readme_quotes_what_the_benchmarks_wrote():
 
 
 @pytest.mark.parametrize(
-    "name", ["README.md", "docs/results.md", "docs/performance.md", "docs/serving.md", "docs/reproducing.md"]
+    "name",
+    ["README.md", *(f"docs/{page}.md" for page in ("results", "performance", "serving", "reproducing", "choices"))],
 )
 def test_marks_that_code_writes_between_are_whole(name):
-    begins, ends = (re.findall(rf"<!-- ([\w ]+): {end} -->", TEXTS[name]) for end in ("begin", "end"))
+    begins, ends = (re.findall(rf"<!-- ([\w -]+): {end} -->", TEXTS[name]) for end in ("begin", "end"))
     assert begins == ends
     assert begins

@@ -10,7 +10,19 @@ from datasets.exceptions import DatasetGenerationError
 from safetensors import SafetensorError
 
 from recurtrace.errors import RecurTraceError
-from recurtrace.files import Kind, begin, claim, claim_new, disk_full_told, locked, write_json, writing, writing_folder
+from recurtrace.files import (
+    WHOLE,
+    Kind,
+    begin,
+    claim,
+    claim_new,
+    disk_full_told,
+    is_half_moved,
+    locked,
+    write_json,
+    writing,
+    writing_folder,
+)
 
 THING = Kind("thing", "thing.json", ("part-*", "sub/*"))
 
@@ -183,6 +195,20 @@ def test_files_replaced_as_one(tmp_path):
 
 class Killed(BaseException):
     """Nothing catches it, as nothing catches kill -9."""
+
+
+def test_nothing_moves_by_a_link_out_of_the_folder(tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "out" / WHOLE / "sub").mkdir(parents=True)
+    (tmp_path / "out" / "sub").symlink_to(tmp_path / "mine")
+    (tmp_path / "out" / WHOLE / "sub" / "file").write_text("foreign")
+    with pytest.raises(RecurTraceError, match="leads out of its folder by a link"), locked(tmp_path / "out"):
+        pass
+    assert not any((tmp_path / "mine").iterdir())
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / WHOLE).symlink_to(tmp_path / "out")
+    with locked(tmp_path / "other"):
+        assert not is_half_moved(tmp_path / "other")
 
 
 @pytest.mark.parametrize("moves", range(3))

@@ -9,7 +9,7 @@ from recurtrace.assets import place
 from recurtrace.cli.fields import config_options
 from recurtrace.cli.options import Overwrite, TrustRemoteCode, next_step
 from recurtrace.errors import RecurTraceError
-from recurtrace.files import claim_new, locked, refuse_foreign, writing_folder
+from recurtrace.files import claim_new, finish_writing, locked, refuse_foreign, writing_folder
 from recurtrace.stages.settings import Dtype
 
 
@@ -54,6 +54,7 @@ def convert(
     from recurtrace.records import BlockProbe
 
     base = place(base)
+    finish_writing(out)
     refuse_other_kind(out, merge_base=merge_base)
     claim_new(out, MODEL, overwrite)  # refused before gigabytes are read
     found = BlockProbe.read(probe) if probe is not None else None

@@ -18,6 +18,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, Pre
 from recurtrace.assets import EMBEDDED
 from recurtrace.config_file import check_attention, check_given_sizes, check_sizes, read_config_file
 from recurtrace.errors import RecurTraceError, brief
+from recurtrace.files import is_half_moved
 from recurtrace.hub import hub_is_unreachable
 from recurtrace.model.checkpoint import (
     ADAPTER_FILE,
@@ -132,6 +133,10 @@ def read_looped_config(name_or_path: str | Path, **hub: Any) -> RecurTraceConfig
     """Config of a looped model; a `Path` is a folder, a text may be a hub id."""
     if isinstance(name_or_path, Path) and not name_or_path.is_dir():
         raise RecurTraceError(f"there is no model folder at {str(name_or_path)!r}.")
+    if is_half_moved(Path(name_or_path)):
+        raise RecurTraceError(
+            f"{str(name_or_path)!r} was being written when its process was killed; run the command that wrote it again."
+        )
     config = read_config(str(name_or_path), **hub)
     if not isinstance(config, RecurTraceConfig):
         raise not_looped(str(name_or_path), config)

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from recurtrace.config_file import check_attention
 from recurtrace.errors import RecurTraceError
-from recurtrace.files import writing_folder
+from recurtrace.files import finish_writing, writing_folder
 from recurtrace.model.base import (
     LOADING_OPTIONS,
     announced_base,
@@ -205,6 +205,7 @@ class PretrainedMixin(PreTrainedModel):
             raise RecurTraceError("save_pretrained does not upload; call push_to_hub, which does.")
         folder = Path(save_directory)
         if is_main_process:
+            finish_writing(folder)
             refuse_other_kind(folder, merge_base)
         if merge_base:
             self._save_merged(folder, is_main_process, state_dict, **kwargs)

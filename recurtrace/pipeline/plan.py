@@ -182,12 +182,11 @@ class _There:
     def sampled(self, split: str, tasks: Sequence[str], count: int | None, per_task: int | None) -> int:
         """What a stage gets that asks for so many examples; fewer than it asks for where there are no more.
 
-        All of those that no table counts are none here.
+        A task whose test items are in no table counts as none, unless `count` or `per_task` bounds it.
         """
         wanted = tasks or [name for name, source in self.sources.items() if "test" in source.row.splits]
-        found = sum(min(self.of(name, split), per_task or inf) for name in wanted)
-        number = min(found, count or found)
-        return int(number) if number < inf else 0
+        each = [min(self.of(name, split), per_task or inf) for name in wanted]
+        return int(min(sum(each), count)) if count else int(sum(number for number in each if number < inf))
 
     def of(self, task: str, split: str) -> float:
         """Examples of a task in a split; inf for a test that no table counts."""

@@ -162,8 +162,9 @@ class PipelineRecipe(Recipe):
 
     def training(self, run: "Run", seed: int) -> dict[str, Any]:
         """Fields of the training recipe of a run."""
-        fields = {**self.train, **self.overrides.get(run.name, {})}
-        loop = {**fields.get("loop", {}), **run.loop}
+        own = self.overrides.get(run.name, {})
+        fields = {**self.train, **own}
+        loop = {**self.train.get("loop", {}), **own.get("loop", {}), **run.loop}
         if self.probe and "loop_start" not in loop:  # which layers, and how many of them, it will say
             loop.pop("loop_num_layers", None)
             fields["probe"] = str(self.out / "probe.json")

@@ -268,7 +268,7 @@ def _not_evaluated(runs: Iterable[str]) -> str:
 
 
 def _is_ablation(space: Workspace, run: str) -> bool:
-    known = run in ("loop", "plain-loop") or run.startswith(("same-start-", "block-"))
+    known = run in ("loop", "plain-loop") or run.startswith(("same-start-", "block-")) or run.endswith("-block")
     return not known and space.evaluations[run][0].manifest.kind == "looped" and "2" in _loops(space, run)
 
 

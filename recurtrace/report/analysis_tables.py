@@ -176,9 +176,10 @@ def strengths(space: Workspace) -> Table:
 def full_test(space: Workspace) -> Table:
     """Whether the sampled items stand for all: the first seed on the whole test set."""
     name, title = "full-test", "Adaptive depth on the whole test set"
-    if space.full_test is None:
+    found = space.full_test
+    if found is None or not found.records or not {"2", "adaptive"} <= set(found.manifest.loops):
         return Table(name, title, missing="full-test/ (recurtrace evaluate --loops 2,adaptive --out)")
-    records = space.full_test.records
+    records = found.records
     rows = []
     for asked, method in (("2", "Fixed depth, T=2"), ("adaptive", "RecurTrace")):
         right = statistics.fmean(record.at(asked).correct for record in records)

@@ -60,9 +60,8 @@ def probe_curve(probe: BlockProbe) -> Figure:
         len(heights), 1, figsize=(6.4, sum(heights)), height_ratios=heights, sharex=True, squeeze=False
     )
     curve = axes[0, 0]
-    curve.axvspan(
-        start - 0.5, start + size - 0.5, color=SOFT, alpha=0.6, lw=0, label=f"block {start}–{start + size - 1}"
-    )
+    chosen = f"the probe's choice, {start}–{start + size - 1}"
+    curve.axvspan(start - 0.5, start + size - 0.5, color=SOFT, alpha=0.6, lw=0, label=chosen)
     for name, boundary in (("encoder ends", probe.encoder_end), ("decoder begins", probe.decoder_start)):
         if boundary is not None:
             curve.axvline(boundary, color=MUTED, lw=1, ls="--")

@@ -58,10 +58,11 @@ class Calibrated:
 def calibrate(settings: CalibrateSettings) -> Calibrated:
     """Choose them, and write them into the model's folder."""
     from recurtrace.assets import refuse_embedded
-    from recurtrace.files import locked
+    from recurtrace.files import finish_writing, locked
     from recurtrace.model.base import read_looped_config
 
     refuse_embedded(settings.model)
+    finish_writing(settings.model)
     read_looped_config(settings.model)  # there is one
     with locked(settings.model):
         return _calibrate(settings)

@@ -68,12 +68,13 @@ class DistilledHead:
 def distill(settings: DistillSettings) -> DistilledHead:
     """Train a head; what it was trained on is kept with it."""
     from recurtrace.assets import refuse_embedded
-    from recurtrace.files import locked
+    from recurtrace.files import finish_writing, locked
     from recurtrace.model.base import read_looped_config
 
     if clash := [field for field in ("objective",) if field in settings.set]:
         raise RecurTraceError(f"{clash[0]} has an option of its own; leave it out of --set.")
     refuse_embedded(settings.folder)
+    finish_writing(settings.folder)
     config = read_looped_config(settings.model)
     with locked(settings.folder):
         return _distill(settings, config)

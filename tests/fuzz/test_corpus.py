@@ -14,6 +14,7 @@ from recurtrace import RecurTraceConfig, RecurTraceForCausalLM
 from recurtrace.data.benchmarks import TASKS
 from recurtrace.data.loading import load
 from recurtrace.data.mixture import MixtureRecipe, Source, mixture_sizes, read_examples
+from recurtrace.files import WHOLE
 from recurtrace.halting.policies import SignalPolicy
 from recurtrace.halting.sweep_files import read_sweep
 from recurtrace.model.base import read_config
@@ -695,3 +696,14 @@ def test_the_table_of_a_config_that_lacks_fields(tmp_path):
     config = json.loads(f'{{"model_type": "recurtrace", "text_config": {{{SIZES}}}, {SIZES}}}')
     shown = run_tables.model(Workspace(tmp_path, None, None, [], {}, {}, config=config))
     assert ["Looped layers", "1–3"] in shown.rows
+
+
+def test_a_model_that_was_being_written(models, tmp_path):
+    """config.json moves last: readers refuse such a folder, and the next that writes there finishes it."""
+    folder = shutil.copytree(models / "looped", tmp_path / "model")
+    (folder / WHOLE).mkdir()
+    (folder / "config.json").rename(folder / WHOLE / "config.json")
+    assert "was being written when its process was killed" in command("generate", folder, "a")
+    assert "holds no model" in command("info", folder)
+    assert "already holds a model" in command("convert", models / "base", "--out", folder, "--loop-start", 1)
+    assert command("generate", folder, "a", "--max-new-tokens", 1) == ""

@@ -15,6 +15,7 @@ from recurtrace.data.answers import first_line
 from recurtrace.data.collate import Encoder, collate_aligned
 from recurtrace.errors import RecurTraceError
 from recurtrace.files import locked
+from recurtrace.halting import measure as measuring
 from recurtrace.halting import sweep as depth_sweep
 from recurtrace.halting.measure import measure
 from recurtrace.halting.sweep import sweep
@@ -96,7 +97,7 @@ def test_right_answers_are_known_without_writing_them(tokenizer, examples, monke
     answers = [item.input_ids[item.prompt_length :] for item in encoded]
     wanted = iter([token for answer in answers for token in answer] * len(DEPTHS))
     model.lm_head.forward = head
-    monkeypatch.setattr(depth_sweep, "_write_on", lambda *_: pytest.fail("nothing had to be written"))
+    monkeypatch.setattr(measuring, "_write_on", lambda *_: pytest.fail("nothing had to be written"))
     for row in measure(model, tokenizer, encoded, list(DEPTHS)):
         assert row.correct.all()
         assert (row.arrays["token_accuracy"] == 1).all()

@@ -85,3 +85,14 @@ def test_dry_run_at_the_papers_scales(tmp_path, scale):
     assert full.memory(8, shard_optimizer=True) < full.memory()
     if scale == "8b":
         assert full.flops_per_step * 800 == pytest.approx(5e18, rel=0.15)
+
+
+@pytest.mark.parametrize("scale", ["0.6b", "1.7b", "4b", "8b"])
+def test_the_papers_runs_loop_the_papers_layers(scale):
+    """The probe is shown; it does not decide."""
+    recipe = PipelineRecipe.read(f"paper/qwen3-{scale}")
+    assert recipe.probe == 10_000
+    for run in recipe.runs():
+        made = recipe.training(run, 0)
+        assert "probe" not in made
+        assert made["loop"]["loop_start"] == run.loop.get("loop_start", 12 if scale in ("0.6b", "1.7b") else 15)
