@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from rich.console import Console
@@ -98,12 +99,16 @@ def simulate(cost: StepCost, mix: dict[int, int], slots: int, gap: float, bound:
             if not request.left:
                 whole.append(now - request.arrived)
         running = [r for r in running if r.left]
-    between.sort()
+    return summary(tokens, now, between, whole)
+
+
+def summary(tokens: int, duration: float, between: list[float], whole: list[float]) -> dict[str, float]:
+    """Throughput, the time between two tokens of a request, and the time of a request."""
     return {
-        "throughput": tokens / now,
-        "p99": between[int(0.99 * len(between))],
-        "mean": sum(between) / len(between),
-        "request": sum(whole) / len(whole),
+        "throughput": tokens / duration,
+        "p99": sorted(between)[int(0.99 * len(between))],
+        "mean": fmean(between),
+        "request": fmean(whole),
     }
 
 
@@ -204,13 +209,7 @@ def served(folder: str, mix: dict[int, int], slots: int, every: int) -> dict[str
                 whole.append(now - began)
     seconds = time.perf_counter() - began
     engine.engine_core.shutdown()
-    between.sort()
-    return {
-        "throughput": tokens / seconds,
-        "p99": between[int(0.99 * len(between))],
-        "mean": sum(between) / len(between),
-        "request": sum(whole) / len(whole),
-    }
+    return summary(tokens, seconds, between, whole)
 
 
 def measured(slots: int = 8, turns: int = 2) -> list[str]:

@@ -70,15 +70,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--recipe", default="embedded/study")
     parser.add_argument("--set", dest="changes", action="append", default=[], help="change a field of the recipe")
+    parser.add_argument("--records", type=Path, help="write of a study's folder what is there, and run nothing")
     parser.add_argument("--page", type=Path, help="page to write the tables into")
     parser.add_argument("--readme", type=Path, help="page to write the outcome into, in a few sentences")
     parser.add_argument("--mark", default="embedded study", help="markers on that page")
     arguments = parser.parse_args()
-    recipe = PipelineRecipe.read_with(arguments.recipe, arguments.changes)
-    Pipeline(recipe, lambda name, skipped: print(f"{name}: done before" if skipped else name, flush=True)).run()
-    changed = "".join(f" --set {change}" for change in arguments.changes)
-    space = read_workspace(recipe.out)
-    text = page(space, f"python -m studies.embedded --recipe {arguments.recipe}{changed}")
+    command = f"python -m studies.embedded --recipe {arguments.recipe}"
+    if arguments.records is None:
+        recipe = PipelineRecipe.read_with(arguments.recipe, arguments.changes)
+        Pipeline(recipe, lambda name, skipped: print(f"{name}: done before" if skipped else name, flush=True)).run()
+        space, command = read_workspace(recipe.out), " --set ".join([command, *arguments.changes])
+    else:
+        space, command = read_workspace(arguments.records), f"{command} --records FOLDER"
+    text = page(space, command)
     print(text)
     if arguments.readme is not None:
         write_between(arguments.readme, "study", fill(headline(space), 125, break_long_words=False))
