@@ -16,11 +16,11 @@ The names of a split occur in no other, so no item does; the base has read all n
 import itertools
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 from recurtrace.data.example import Example
-from recurtrace.data.synthetic import TEST_ITEMS_PER_BUCKET
+from recurtrace.data.synthetic import PAPER, TEST_ITEMS_PER_BUCKET
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -252,6 +252,14 @@ class Question:
     train_facts: Sequence[int]
     test_facts: Sequence[int]
 
+    def at_most(self, facts: int) -> "Question":
+        """With no more facts than these in training; the test has up to two more."""
+        return replace(
+            self,
+            train_facts=[number for number in self.train_facts if number <= facts],
+            test_facts=[number for number in self.test_facts if number <= facts + 2],
+        )
+
     def names(self, split: Split) -> tuple[str, ...]:
         """People of the stories: strangers, except where they are what an answer is one of, as places always are."""
         return NAMES["train" if self.until == EVERYONE else split]
@@ -265,10 +273,12 @@ QUESTIONS = {
 }
 
 
-def item(task: str, split: Split, index: int, seed: int, facts: int | None = None) -> Example:
+def item(
+    task: str, split: Split, index: int, seed: int, facts: int | None = None, most_facts: int = PAPER.facts
+) -> Example:
     """The `index`-th item of a task, with a story of its own; `facts` are drawn if they are not given."""
     rng = random.Random(f"{seed} {task} {split} {index} {facts}")
-    question = QUESTIONS[task]
+    question = QUESTIONS[task].at_most(most_facts)
     needed = facts or rng.choice(question.train_facts)
     telling = rng.choice(question.tellings)
     for _ in range(PATIENCE):
@@ -283,13 +293,12 @@ def item(task: str, split: Split, index: int, seed: int, facts: int | None = Non
     return example(name, task, story, *fitting[0])
 
 
-def training_items(task: str, count: int, seed: int) -> Iterator[Example]:
+def training_items(task: str, count: int, seed: int, most_facts: int = PAPER.facts) -> Iterator[Example]:
     """All questions of the task to a story, then to the next: packed, a story is read once for all of them."""
-    return itertools.islice(_training_items(task, seed), count)
+    return itertools.islice(_training_items(task, seed, QUESTIONS[task].at_most(most_facts)), count)
 
 
-def _training_items(task: str, seed: int) -> Iterator[Example]:
-    question = QUESTIONS[task]
+def _training_items(task: str, seed: int, question: Question) -> Iterator[Example]:
     for number in itertools.count():
         rng = random.Random(f"{seed} {task} train {number}")
         telling, length = TELLINGS[rng.choice(question.tellings)], rng.choice(ASKED_LENGTHS)
@@ -310,9 +319,11 @@ def example(name: str, task: str, story: Story, asked: str, answer: str, facts: 
     return Example(name, task, f"{OPENING} {story} {QUESTIONS[task].word}? {asked}", answer, bucket=f"facts={facts}")
 
 
-def evaluation_items(task: str, seed: int, per_bucket: int = TEST_ITEMS_PER_BUCKET) -> Iterator[Example]:
+def evaluation_items(
+    task: str, seed: int, per_bucket: int = TEST_ITEMS_PER_BUCKET, most_facts: int = PAPER.facts
+) -> Iterator[Example]:
     """Fresh items for every number of facts; those with more than stage 1 has are the extrapolation."""
-    for facts in QUESTIONS[task].test_facts:
+    for facts in QUESTIONS[task].at_most(most_facts).test_facts:
         yield from (item(task, "test", index, seed, facts) for index in range(per_bucket))
 
 

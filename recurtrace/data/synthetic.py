@@ -49,6 +49,8 @@ class Sizes:
     """Smallest and largest operand of the arithmetic task."""
     modulus: int = 0
     """Arithmetic counts modulo this; 0 counts without end, as in the paper."""
+    facts: int = 6
+    """Most facts of a question about a story in training; the test has up to two more. Not in the paper."""
 
     def __post_init__(self) -> None:
         train = self.symbols - self.test_symbols
@@ -66,6 +68,8 @@ class Sizes:
             )
         if self.modulus < 0 or self.modulus == 1:
             raise RecurTraceError(f"modulus must be 0 or at least 2, got {self.modulus}.")
+        if not 2 <= self.facts <= 6:
+            raise RecurTraceError(f"facts must be between 2 and 6, got {self.facts}.")
 
 
 PAPER = Sizes()

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from recurtrace.data.loading import load
 from recurtrace.data.stories import (
     CONTAINERS,
     EVERYONE,
@@ -20,6 +21,7 @@ from recurtrace.data.stories import (
     item,
     texts,
 )
+from recurtrace.data.synthetic import Sizes
 
 FACT = r"(?:\w+ left |\w+ gave |)(\w+) (?:is in|is with|went to|went into|in|to) (\w+)"
 
@@ -66,6 +68,17 @@ def test_the_test_has_every_number_of_facts_and_more_than_stage_1(task):
     assert len({example.id for example in items}) == len(items)
     if task != "where_person":
         assert max(QUESTIONS[task].test_facts) > max(QUESTIONS[task].train_facts)
+
+
+@pytest.mark.parametrize("task", QUESTIONS)
+def test_a_mixture_may_ask_for_fewer_facts(task):
+    few = Sizes(facts=3)
+    most = 1 if task == "where_person" else 3
+    for split, largest in (("train", most), ("heldout", most), ("test", most + 2 if most > 1 else 1)):
+        buckets = {
+            example.bucket for example in load(task, split, limit=400 if split != "test" else None, sizes=few).examples
+        }
+        assert max(buckets) == f"facts={largest}"
 
 
 def test_no_name_is_in_two_splits_and_the_base_has_read_all():
