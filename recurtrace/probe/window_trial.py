@@ -6,7 +6,7 @@ from dataclasses import replace
 from recurtrace.errors import RecurTraceError
 from recurtrace.records import BlockProbe, Window
 from recurtrace.training.recipe import TrainRecipe
-from recurtrace.training.run import train
+from recurtrace.training.train import train
 
 LOOPS = 2
 

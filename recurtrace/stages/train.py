@@ -8,7 +8,7 @@ from recurtrace.training.recipe import PretrainRecipe, TrainRecipe
 @stage(TrainRecipe)
 def train(settings: TrainRecipe) -> Budget:
     """Train the loop modules or a baseline into `out/model`; returns what it took."""
-    from recurtrace.training.run import train as run
+    from recurtrace.training.train import train as run
 
     return Budget.read(run(settings).parent / BUDGET_FILE)
 
@@ -16,6 +16,6 @@ def train(settings: TrainRecipe) -> Budget:
 @stage(PretrainRecipe)
 def pretrain(settings: PretrainRecipe) -> Budget:
     """Make a small base from random weights in `out/model`; returns what it took."""
-    from recurtrace.training.run import pretrain as run
+    from recurtrace.training.pretrain import pretrain as run
 
     return Budget.read(run(settings).parent / BUDGET_FILE)

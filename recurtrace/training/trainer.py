@@ -31,8 +31,8 @@ from recurtrace.files import STAGING
 from recurtrace.model import RecurTraceForCausalLM
 from recurtrace.model.checkpoint import ADAPTER_FILE, WeightReader, read_adapter, weight_files
 from recurtrace.model.labelled_loss import accept_return_logits
-from recurtrace.training.budget import Clock
 from recurtrace.training.checkpoints import publish
+from recurtrace.training.clock import Clock
 from recurtrace.training.curriculum import CurriculumSampler
 from recurtrace.training.depth_sampler import DepthSampler
 

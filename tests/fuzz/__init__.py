@@ -1,0 +1,1 @@
+"""Bad inputs get one sentence: those that hypothesis finds, and those that were once answered otherwise."""

@@ -58,3 +58,9 @@ def written(folder: Path, name: str, what: object) -> Path:
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(what), encoding="utf-8")
     return file
+
+
+def put(folder: Path, texts: dict[str, str]) -> None:
+    for name, text in texts.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)

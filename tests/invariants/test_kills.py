@@ -18,7 +18,7 @@ import yaml
 from tests.test_pipeline import result_files
 
 KILLS = int(os.environ.get("RECURTRACE_KILLS", "2"))
-MODULES = ["recurtrace.cli", "recurtrace.pipeline", "recurtrace.training.run", "recurtrace.halting.sweep",
+MODULES = ["recurtrace.cli", "recurtrace.pipeline", "recurtrace.training.train", "recurtrace.halting.sweep",
            "recurtrace.evaluation.evaluate", "recurtrace.halting.distill", "recurtrace.evaluation.analysis",
            "recurtrace.evaluation.runtime", "recurtrace.report.render", "recurtrace.model.heads",
            "transformers.models.qwen3.modeling_qwen3", __name__]  # fmt: skip

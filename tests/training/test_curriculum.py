@@ -10,7 +10,7 @@ from recurtrace.data.packing import open_packed
 from recurtrace.errors import RecurTraceError
 from recurtrace.training.curriculum import CurriculumSampler
 from recurtrace.training.lessons import Lesson, difficulty, first_lesson
-from recurtrace.training.run import train
+from recurtrace.training.train import train
 
 LESSONS = [
     Lesson(until=0.25, tasks=["p_hop"], hardest=4),

@@ -9,7 +9,7 @@ from recurtrace.model.base import read_base_config
 from recurtrace.model.families import QWEN3
 from recurtrace.training.methods import LORA_TOLERANCE, build_model, loop_config, matched_ranks, on_its_base
 from recurtrace.training.recipe import TrainRecipe
-from recurtrace.training.run import train
+from recurtrace.training.train import train
 from tests.conftest import tokens
 
 

@@ -1,0 +1,36 @@
+"""The study of the embedded base, as its command runs it, with a few steps and items of everything."""
+
+import sys
+
+import pytest
+
+from recurtrace.report.contents import all_tables
+from recurtrace.report.workspace import read_workspace
+from studies import embedded
+
+SMALL = [
+    "mixture=demo-mixture.yaml", "seeds=[0, 1]", "train.steps=4", "train.curriculum=[]", "train.evaluate_every=4",
+    "train.evaluate_on=20", "train.evaluate_depths=[1, 2]", "head_examples=60", "heldout=60", "test=48", "depth=8",
+    "task_items=24", "max_depth=8", "loops=[1, 2, 4, adaptive]", "distill.steps=20",
+]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_one_command_fills_every_table(tmp_path, monkeypatch, capsys):
+    page, readme = tmp_path / "results.md", tmp_path / "README.md"
+    page.write_text("<!-- embedded study: begin -->\n<!-- embedded study: end -->\n")
+    readme.write_text("<!-- study: begin -->\n<!-- study: end -->\n")
+    changes = [f"--set={change}" for change in [*SMALL, f"out={tmp_path / 'study'}"]]
+    monkeypatch.setattr(sys, "argv", ["embedded", *changes, "--page", str(page), "--readme", str(readme)])
+    embedded.main()
+    for title in ("The paper's claims, here", "Adaptive depth: all methods", "What training took"):
+        assert title in page.read_text()
+    assert "2 training seeds" in readme.read_text()
+    missing = {table.name: table.missing for table in all_tables(read_workspace(tmp_path / "study")) if table.missing}
+    assert missing == {}
+
+    capsys.readouterr()
+    embedded.main()
+    told = capsys.readouterr().out.split("Written by")[0].splitlines()
+    assert told
+    assert all(line.endswith(": done before") for line in told)
