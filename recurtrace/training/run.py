@@ -76,7 +76,8 @@ def run(
         trainer.restore(str(last))
     else:
         trainer.train(resume_from_checkpoint=str(last) if last is not None else None)
-    trainer.evaluate()
+    if not _evaluated(trainer.state):
+        trainer.evaluate()
     folder = recipe.out / MODEL_FOLDER
     trainer.save_model(str(folder))
     if arguments.should_save and isinstance(recipe, TrainRecipe) and recipe.method == "adapter":
@@ -136,6 +137,14 @@ def packed(
         lengths = write_packed(examples(), count, tokenizer, recipe.max_length, file, share, end, lesson_of)
         logger.info("%s: %s", name, lengths)
     return open_packed(file)
+
+
+def _evaluated(state: TrainerState) -> bool:
+    """Whether the losses after the last step are known."""
+    return any(
+        entry["step"] == state.global_step and any(name.startswith("eval_") for name in entry)
+        for entry in state.log_history
+    )
 
 
 def _trained_to_the_end(checkpoint: Path) -> bool:
