@@ -3,13 +3,16 @@
 import sys
 
 import pytest
+import yaml
 
 from recurtrace.report.contents import all_tables
 from recurtrace.report.workspace import read_workspace
 from studies import embedded
 
+TASKS = ("where_thing", "where_left", "who_has", "where_person")
+MIXTURE = {"sources": [{"task": task, "count": 400} for task in TASKS], "heldout": 40, "audit": []}
 SMALL = [
-    "mixture=demo-mixture.yaml", "seeds=[0, 1]", "train.steps=4", "train.curriculum=[]", "train.evaluate_every=4",
+    "seeds=[0, 1]", "train.steps=4", "train.curriculum=[]", "train.evaluate_every=4",
     "train.evaluate_on=20", "train.evaluate_depths=[1, 2]", "head_examples=60", "heldout=60", "test=48", "depth=8",
     "task_items=24", "max_depth=8", "loops=[1, 2, 4, adaptive]", "distill.steps=20",
 ]  # fmt: skip
@@ -20,7 +23,9 @@ def test_one_command_fills_every_table(tmp_path, monkeypatch, capsys):
     page, readme = tmp_path / "results.md", tmp_path / "README.md"
     page.write_text("<!-- embedded study: begin -->\n<!-- embedded study: end -->\n")
     readme.write_text("<!-- study: begin -->\n<!-- study: end -->\n")
-    changes = [f"--set={change}" for change in [*SMALL, f"out={tmp_path / 'study'}"]]
+    (tmp_path / "mixture.yaml").write_text(yaml.safe_dump(MIXTURE))
+    places = [f"mixture={tmp_path / 'mixture.yaml'}", f"out={tmp_path / 'study'}"]
+    changes = [f"--set={change}" for change in [*SMALL, *places]]
     monkeypatch.setattr(sys, "argv", ["embedded", *changes, "--page", str(page), "--readme", str(readme)])
     embedded.main()
     for title in ("The paper's claims, here", "Adaptive depth: all methods", "What training took"):
