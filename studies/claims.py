@@ -4,7 +4,7 @@ A claim holds where its interval and every training seed are on its side, fails 
 be told otherwise. Differences are paired by item; intervals are 95 % bootstraps over items, of the mean over seeds.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import mean
 from typing import Literal
@@ -89,6 +89,14 @@ def difference(ours: np.ndarray, theirs: np.ndarray) -> Difference:
     )
 
 
+def check_loops(loops: Iterable[object]) -> None:
+    """Refuse a study that is not evaluated where the claims look."""
+    if lacking := {MIDDLE, BEYOND, "adaptive"} - set(map(str, loops)):
+        raise RecurTraceError(
+            f"the claims need evaluations at {', '.join(sorted(lacking))}; add this to the recipe's loops."
+        )
+
+
 def claims(space: Workspace, stateful: Sequence[str], lookups: Sequence[str], hard: int) -> list[Claim]:
     """The ten. `stateful` and `lookups` are tasks, `hard` the number of steps from which items are hard.
 
@@ -97,6 +105,7 @@ def claims(space: Workspace, stateful: Sequence[str], lookups: Sequence[str], ha
     found, analyses = space.evaluations, space.head_analyses
     if "loop" not in found or not analyses:
         raise RecurTraceError("the study lacks evaluations/loop or analysis/; run it to its end.")
+    check_loops(found["loop"][0].manifest.loops)
     memory = found["loop"]
     adaptive = [run for run in memory if "adaptive" in run.manifest.loops]
     best = [_evaluated(memory[0], analysis.best_heldout or analysis.floor) for analysis in analyses]

@@ -17,7 +17,7 @@ from recurtrace.report.contents import all_tables
 from recurtrace.report.render import markdown_table
 from recurtrace.report.table import Table, spread
 from recurtrace.report.workspace import Workspace, read_workspace
-from studies.claims import COLUMNS, claims
+from studies.claims import COLUMNS, check_loops, claims
 from studies.depths import accuracy, bucket_table, depth_table, fate_table, mean_depth
 
 STATEFUL = ("where_thing", "where_left", "who_has")  # what is held is passed on from loop to loop
@@ -78,6 +78,7 @@ def main() -> None:
     command = f"python -m studies.embedded --recipe {arguments.recipe}"
     if arguments.records is None:
         recipe = PipelineRecipe.read_with(arguments.recipe, arguments.changes)
+        check_loops(recipe.loops)
         Pipeline(recipe, lambda name, skipped: print(f"{name}: done before" if skipped else name, flush=True)).run()
         space, command = read_workspace(recipe.out), " --set ".join([command, *arguments.changes])
     else:
