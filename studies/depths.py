@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from recurtrace.records import Evaluation
+from recurtrace.report.ablation_tables import TITLES as ABLATIONS
 from recurtrace.report.table import Table, spread
 from recurtrace.report.workspace import Workspace
 
@@ -15,6 +16,7 @@ TITLES = {
     "plain-loop": "Plain looping",
     "memory-block": "Memory, block trained",
     "plain-block": "Plain looping, block trained",
+    **{run: title for run, title in ABLATIONS.items() if run != "loop"},
 }
 COLUMNS = ["Run", "Loops", "Accuracy, %", "Loss of the answer", "Seeds"]
 

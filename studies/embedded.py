@@ -60,9 +60,9 @@ def headline(space: Workspace) -> str:
     return (
         f"On the embedded base, {seeds}, {count:,} test items: {', '.join(shown)}, adaptive depth {adaptive} % at "
         f"{spread(map(mean_depth, memory))}; {', '.join(others)}. One loop is the base, which was never asked such a "
-        f"question ({spread(right['1'], '.1f', 100)} %). Of ten claims of the paper, {verdicts.count('holds')} hold "
-        f"there, {verdicts.count('does not hold')} do not, and {verdicts.count('cannot be told here')} cannot be told "
-        "([results](docs/results.md))."
+        f"question ({spread(right['1'], '.1f', 100)} %). Ten claims of the paper: {verdicts.count('holds')} of them "
+        f"found to hold there, {verdicts.count('does not hold')} found not to, {verdicts.count('cannot be told here')} "
+        "open ([results](docs/results.md))."
     )
 
 
