@@ -154,7 +154,7 @@ CONTENTS: dict[str, Sequence[Row]] = {
         Row(model, "Tables 1 and S2"),
         Row(budget, "Table S1"),
         Row(cost, "Appendix, runtime"),
-        Row(picture("cost", "What depth costs", figures.loop_cost, lambda space: space.cost,
+        Row(picture("cost", "Time and FLOPs at each depth", figures.loop_cost, lambda space: space.cost,
                     "cost.json (recurtrace cost)")),
     ),
 }  # fmt: skip

@@ -143,7 +143,7 @@ def _leave_out_the_floor(axes: Axes, fixed: np.ndarray, others: list[float]) -> 
     """One loop may be far below everything else, where it would press the rest together: then a number says it."""
     low, high = min(*fixed[1:], *others), max(*fixed, *others)
     if low - fixed[0] > 0.5 * (high - low):
-        axes.set_ylim(low - 0.12 * (high - low), high + 0.12 * (high - low))
+        axes.set_ylim(low - 0.25 * (high - low), high + 0.12 * (high - low))  # room for the three lines
         said = f"↓ one loop,\nthe base:\n{fixed[0]:.1f} %"
         axes.annotate(said, (0.02, 0.03), xycoords="axes fraction", fontsize=8.5, color=INK)
 
