@@ -2,7 +2,7 @@
 
     python examples/stories15m.py                                        # model and data from the hub
     python examples/stories15m.py --base FOLDER --data-dir FOLDER        # from local folders
-    python examples/stories15m.py --steps 60                             # a first look, in minutes
+    python examples/stories15m.py --steps 200                            # a first look, in minutes
 
 The base has read children's stories and was never asked a question. Stage 1 trains its loop modules (the base stays
 frozen), then the same questions are answered at several depths. The same command resumes after an interruption.
@@ -20,7 +20,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--base", default="nickypro/tinyllama-15M", help="hub id or folder of the model")
     parser.add_argument("--data-dir", type=Path, help="folder with the datasets, instead of the hub")
-    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--steps", type=int, default=800)
     parser.add_argument("--out", type=Path, default=Path("runs/stories15m-example"))
     arguments = parser.parse_args()
     out = arguments.out
@@ -32,16 +32,17 @@ def main() -> None:
         out=out / f"loop-{arguments.steps}",
         loop={"loop_start": 2, "loop_attn_head_dim": 72},
         steps=arguments.steps,
-        batch_size=12,
-        micro_batch_size=12,
+        batch_size=2,  # small steps: it is their number that counts
+        micro_batch_size=2,
         max_length=256,
         learning_rate=1.5e-3,
+        betas=(0.9, 0.98),
         answer_end="line",  # the end of the text is a token this base never saw
-        precision="bf16",
-        evaluate_every=max(20, arguments.steps // 3),
+        precision="fp32",
+        evaluate_every=max(100, arguments.steps // 3),
         evaluate_on=200,
         evaluate_depths=[1, 2, 4, 8],
-        save_every=20,
+        save_every=100,
     )
     found = stages.evaluate(
         model=out / f"loop-{arguments.steps}" / "model",
