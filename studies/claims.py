@@ -105,8 +105,8 @@ def claims(space: Workspace, stateful: Sequence[str], lookups: Sequence[str], ha
     found, analyses = space.evaluations, space.head_analyses
     if "loop" not in found or not analyses:
         raise RecurTraceError("the study lacks evaluations/loop or analysis/; run it to its end.")
-    check_loops(found["loop"][0].manifest.loops)
     memory = found["loop"]
+    check_loops({asked for run in memory for asked in run.manifest.loops})
     adaptive = [run for run in memory if "adaptive" in run.manifest.loops]
     best = [_evaluated(memory[0], analysis.best_heldout or analysis.floor) for analysis in analyses]
     pairs = {both: _of_both(*(found.get(run, []) for run in both)) for both in PAIRS}
