@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 
 from recurtrace.errors import RecurTraceError
-from recurtrace.evaluation.statistics import paired_bootstrap, transitions
+from recurtrace.evaluation.statistics import gap_closed, paired_bootstrap, transitions
 from recurtrace.records import Evaluation, HeadAnalysis, ItemRecord, MethodResult
 from recurtrace.report.table import spread
 from recurtrace.report.workspace import Workspace
@@ -235,7 +235,7 @@ def _evaluated(run: Evaluation, depth: float) -> str:
 def _head_against_fixed(says: str, memory: Sequence[Evaluation], analyses: Sequence[HeadAnalysis]) -> Claim:
     """Against a fixed depth of as many loops, and against the one that is best on the test items themselves."""
     own = [analysis.method("recurtrace") for analysis in analyses]
-    matched = [_evaluated(run, row.mean_depth) for run, row in zip(memory, own, strict=True)]
+    matched = [_no_fewer(run, row.mean_depth) for run, row in zip(memory, own, strict=True)]
     fixed = np.array([right([run], depth)[0] for run, depth in zip(memory, matched, strict=True)])
     gain = difference(right(memory, "adaptive"), fixed)
     best = [analysis.method(analysis.best_fixed) for analysis in analyses]
@@ -249,11 +249,28 @@ def _head_against_fixed(says: str, memory: Sequence[Evaluation], analyses: Seque
     depths = ", ".join(f"{row.mean_depth:.0f}" for row in best)
     claim = gain.claim(
         says,
-        f"adaptive at {spread(row.mean_depth for row in own)} loops against as many ({', '.join(matched)}); against "
+        f"adaptive at {spread(row.mean_depth for row in own)} loops against no fewer ({', '.join(matched)}), "
+        f"{_of_the_way(own, fixed, analyses)} of the way from there to the correctness ceiling; against "
         f"the best fixed depth ({depths}) {spread(lost.points, '+.1f')} [{lost.low:+.1f}, {lost.high:+.1f}], within "
         f"{MARGIN:g} point",
     )
     return replace(claim, verdict=next(verdict for verdict in order if verdict in verdicts))
+
+
+def _no_fewer(run: Evaluation, depth: float) -> str:
+    """The least fixed depth with at least as many loops, of those that were evaluated."""
+    depths = sorted(int(result.loops) for result in run.records[0].results if result.loops.isdecimal())
+    return str(next((other for other in depths if other >= depth), depths[-1]))
+
+
+def _of_the_way(own: Sequence[MethodResult], fixed: np.ndarray, analyses: Sequence[HeadAnalysis]) -> str:
+    ceilings = [analysis.method("ceiling-correct").accuracy for analysis in analyses]
+    ways = [
+        gap_closed(start, row.accuracy, end)
+        for row, start, end in zip(own, fixed.mean(axis=1).tolist(), ceilings, strict=True)
+        if end > start
+    ]
+    return f"{spread(ways, '.0f', 100)} %" if ways else "all"
 
 
 def _collapse(says: str, analyses: Sequence[HeadAnalysis]) -> Claim:

@@ -128,10 +128,10 @@ def _example(task: Task, name: str, record: Record) -> Example | None:
 def _generated(name: str, split: str, count: int, seed: int, sizes: Sizes) -> Iterator[Example]:
     if name in stories.QUESTIONS:
         if split == "test":
-            return stories.evaluation_items(name, seed, most_facts=sizes.facts)
+            return stories.evaluation_items(name, seed, sizes=sizes)
         if split == "heldout":
-            return (stories.item(name, "heldout", index, seed, most_facts=sizes.facts) for index in range(count))
-        return stories.training_items(name, count, seed, sizes.facts)
+            return (stories.item(name, "heldout", index, seed, sizes=sizes) for index in range(count))
+        return stories.training_items(name, count, seed, sizes)
     if split == "train":
         return synthetic.training_items(name, count, seed, sizes)
     return synthetic.evaluation_items(name, seed, sizes=sizes)
@@ -140,7 +140,7 @@ def _generated(name: str, split: str, count: int, seed: int, sizes: Sizes) -> It
 def few_of_each_bucket(name: str, count: int, seed: int = 0, sizes: Sizes = PAPER) -> dict[str, list[Example]]:
     """The first test items of a generated task, by difficulty, the easiest first."""
     items = (
-        stories.evaluation_items(name, seed, count, sizes.facts)
+        stories.evaluation_items(name, seed, count, sizes)
         if name in stories.QUESTIONS
         else synthetic.evaluation_items(name, seed, count, sizes)
     )

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 from recurtrace.data.example import Example
-from recurtrace.data.synthetic import PAPER, TEST_ITEMS_PER_BUCKET
+from recurtrace.data.synthetic import PAPER, TEST_ITEMS_PER_BUCKET, Sizes
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -252,12 +252,12 @@ class Question:
     train_facts: Sequence[int]
     test_facts: Sequence[int]
 
-    def at_most(self, facts: int) -> "Question":
-        """With no more facts than these in training; the test has up to two more."""
+    def at_most(self, sizes: Sizes) -> "Question":
+        """With no more facts than `sizes` allow in training and in the test."""
         return replace(
             self,
-            train_facts=[number for number in self.train_facts if number <= facts],
-            test_facts=[number for number in self.test_facts if number <= facts + 2],
+            train_facts=[number for number in self.train_facts if number <= sizes.facts],
+            test_facts=[number for number in self.test_facts if number <= sizes.facts + sizes.facts_beyond],
         )
 
     def names(self, split: Split) -> tuple[str, ...]:
@@ -273,12 +273,10 @@ QUESTIONS = {
 }
 
 
-def item(
-    task: str, split: Split, index: int, seed: int, facts: int | None = None, most_facts: int = PAPER.facts
-) -> Example:
+def item(task: str, split: Split, index: int, seed: int, facts: int | None = None, sizes: Sizes = PAPER) -> Example:
     """The `index`-th item of a task, with a story of its own; `facts` are drawn if they are not given."""
     rng = random.Random(f"{seed} {task} {split} {index} {facts}")
-    question = QUESTIONS[task].at_most(most_facts)
+    question = QUESTIONS[task].at_most(sizes)
     needed = facts or rng.choice(question.train_facts)
     telling = rng.choice(question.tellings)
     for _ in range(PATIENCE):
@@ -293,9 +291,9 @@ def item(
     return example(name, task, story, *fitting[0])
 
 
-def training_items(task: str, count: int, seed: int, most_facts: int = PAPER.facts) -> Iterator[Example]:
+def training_items(task: str, count: int, seed: int, sizes: Sizes = PAPER) -> Iterator[Example]:
     """All questions of the task to a story, then to the next: packed, a story is read once for all of them."""
-    return itertools.islice(_training_items(task, seed, QUESTIONS[task].at_most(most_facts)), count)
+    return itertools.islice(_training_items(task, seed, QUESTIONS[task].at_most(sizes)), count)
 
 
 def _training_items(task: str, seed: int, question: Question) -> Iterator[Example]:
@@ -320,10 +318,10 @@ def example(name: str, task: str, story: Story, asked: str, answer: str, facts: 
 
 
 def evaluation_items(
-    task: str, seed: int, per_bucket: int = TEST_ITEMS_PER_BUCKET, most_facts: int = PAPER.facts
+    task: str, seed: int, per_bucket: int = TEST_ITEMS_PER_BUCKET, sizes: Sizes = PAPER
 ) -> Iterator[Example]:
     """Fresh items for every number of facts; those with more than stage 1 has are the extrapolation."""
-    for facts in QUESTIONS[task].at_most(most_facts).test_facts:
+    for facts in QUESTIONS[task].at_most(sizes).test_facts:
         yield from (item(task, "test", index, seed, facts) for index in range(per_bucket))
 
 

@@ -50,7 +50,9 @@ class Sizes:
     modulus: int = 0
     """Arithmetic counts modulo this; 0 counts without end, as in the paper."""
     facts: int = 6
-    """Most facts of a question about a story in training; the test has up to two more. Not in the paper."""
+    """Most facts of a question about a story in training. Not in the paper."""
+    facts_beyond: int = 2
+    """How many more the test goes up to. Not in the paper."""
 
     def __post_init__(self) -> None:
         train = self.symbols - self.test_symbols
@@ -70,6 +72,8 @@ class Sizes:
             raise RecurTraceError(f"modulus must be 0 or at least 2, got {self.modulus}.")
         if not 2 <= self.facts <= 6:
             raise RecurTraceError(f"facts must be between 2 and 6, got {self.facts}.")
+        if not 0 <= self.facts_beyond <= 2:
+            raise RecurTraceError(f"facts_beyond must be 0, 1 or 2, got {self.facts_beyond}.")
 
 
 PAPER = Sizes()

@@ -71,6 +71,7 @@ def _train(
         sampler=sampler,
         evaluate_depths=recipe.evaluate_depths,
         merge_base=changes_base(recipe),
+        block_learning_rate=recipe.block_learning_rate,
     )
 
 

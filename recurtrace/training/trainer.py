@@ -7,6 +7,7 @@ that appear whole or not at all, and a stop at the first loss that is not finite
 
 import math
 import os
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,7 @@ class LoopTrainer(Trainer):
         sampler: DepthSampler | None = None,
         evaluate_depths: Sequence[int] = (1,),
         merge_base: bool = False,
+        block_learning_rate: float | None = None,
         **kwargs: Any,
     ):
         super().__init__(model, args, data_collator=collator, processing_class=tokenizer, **kwargs)
@@ -73,6 +75,7 @@ class LoopTrainer(Trainer):
         self.sampler = sampler
         self.evaluate_depths = evaluate_depths if sampler is not None else [None]
         self.merge_base = merge_base
+        self.block_learning_rate = block_learning_rate
         self.clock = clock
         self._saving = False
         if not isinstance(model, RecurTraceForCausalLM):  # a causal LM, or PEFT around one
@@ -91,6 +94,17 @@ class LoopTrainer(Trainer):
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
         return self.rows if self.rows is not None else super()._get_train_sampler(train_dataset)
+
+    def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
+        optimizer = super().create_optimizer(model)
+        if self.block_learning_rate is not None:
+            named = (self.model if model is None else model).named_parameters()
+            block = {id(weight) for name, weight in named if not re.search(r"(^|\.)loop\.", name)}
+            for group in list(optimizer.param_groups):
+                looped = [weight for weight in group["params"] if id(weight) in block]
+                group["params"] = [weight for weight in group["params"] if id(weight) not in block]
+                optimizer.add_param_group({**group, "params": looped, "lr": self.block_learning_rate})
+        return optimizer
 
     # --- depth --------------------------------------------------------------------------------------------------
 

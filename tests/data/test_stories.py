@@ -79,6 +79,8 @@ def test_a_mixture_may_ask_for_fewer_facts(task):
             example.bucket for example in load(task, split, limit=400 if split != "test" else None, sizes=few).examples
         }
         assert max(buckets) == f"facts={largest}"
+    in_range = load(task, "test", sizes=Sizes(facts=3, facts_beyond=0)).examples
+    assert max(example.bucket for example in in_range) == f"facts={most}"
 
 
 def test_no_name_is_in_two_splits_and_the_base_has_read_all():

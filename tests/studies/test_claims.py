@@ -59,6 +59,18 @@ def test_what_holds_and_what_does_not(space):
     assert found["Memory beats plain looping"].seeds == 2
 
 
+def test_the_head_is_held_against_no_fewer_loops(space):
+    heads = "The head beats a fixed depth of as many loops, and is at least the best one"
+    claim = {claim.says: claim for claim in claims(space, ["symbolic"], ["p_hop"], hard=6)}[heads]
+    for analysis, depth in zip(space.head_analyses, matched(claim.measured), strict=True):
+        assert depth >= analysis.method("recurtrace").mean_depth
+    assert "of the way from there to the correctness ceiling" in claim.measured
+
+
+def matched(measured: str) -> list[int]:
+    return [int(depth) for depth in measured.split("no fewer (")[1].split(")")[0].split(", ")]
+
+
 def test_the_difference_is_paired():
     ours, theirs = (right([evaluation(rule)], "4") for rule in (lambda i, t: i < 40, lambda i, t: i < 30))
     found = difference(ours, theirs)

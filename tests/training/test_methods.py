@@ -11,6 +11,7 @@ from recurtrace.training.methods import LORA_TOLERANCE, build_model, loop_config
 from recurtrace.training.recipe import TrainRecipe
 from recurtrace.training.train import train
 from tests.conftest import tokens
+from tests.training.runs import same
 
 
 def trained(model) -> set[str]:
@@ -120,6 +121,20 @@ def test_a_trained_block_is_saved_with_its_base(recipe):
     assert torch.equal(model.model.layers[1].mlp.up_proj.weight, before.model.layers[1].mlp.up_proj.weight)
 
 
+def test_the_block_may_learn_at_a_rate_of_its_own(recipe):
+    def up(folder):
+        return RecurTraceForCausalLM.from_pretrained(folder).model.layers[2].mlp.up_proj.weight
+
+    rate = recipe().learning_rate
+    one = train(recipe("one", train_block=True))
+    assert same(one, train(recipe("same", train_block=True, block_learning_rate=rate)))
+    slow = train(recipe("slow", train_block=True, block_learning_rate=rate / 1e4))
+    before = build_model(recipe("before")).model.layers[2].mlp.up_proj.weight
+    assert (up(slow) - before).abs().max() < (up(one) - before).abs().max() / 1e3
+    memories = [RecurTraceForCausalLM.from_pretrained(folder).loop.memory[0].o_proj.weight for folder in (one, slow)]
+    assert memories[1].abs().max() > memories[0].abs().max() / 2  # which starts at zero
+
+
 def test_the_matched_same_start(recipe):
     """A plain-loop checkpoint goes on with memory and without, from the very same function."""
     start = train(recipe("start", method="plain_loop"))
@@ -143,6 +158,7 @@ def test_the_matched_same_start(recipe):
         ({"steps": 5, "epochs": 1}, "give exactly one of steps and epochs"),
         ({"batch_size": 6, "micro_batch_size": 4}, "batch_size 6 is not a multiple of micro_batch_size 4"),
         ({"method": "full", "train_block": True}, "train_block and start_from are for looped models"),
+        ({"block_learning_rate": 1e-3}, "block_learning_rate is for train_block, which is off"),
         ({"method": "plain_loop", "loop": {"loop_memory": True}}, "plain_loop has no memory"),
         ({"loop": {"loop_memory": False}}, "use the method plain_loop"),
         ({"method": "act"}, "method: input should be 'loop', 'plain_loop', 'full' or 'adapter' (got 'act')"),

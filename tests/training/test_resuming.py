@@ -25,7 +25,12 @@ from tests.training.runs import interrupt_at, same
 
 @pytest.mark.parametrize(
     "fields",
-    [{"method": "loop"}, {"method": "plain_loop", "train_block": True}, {"method": "full"}, {"method": "adapter"}],
+    [
+        {"method": "loop"},
+        {"method": "plain_loop", "train_block": True, "block_learning_rate": 2e-3},
+        {"method": "full"},
+        {"method": "adapter"},
+    ],
     ids=["loop", "block", "full", "adapter"],
 )
 def test_a_resumed_run_equals_the_unbroken_one(recipe, monkeypatch, fields):
