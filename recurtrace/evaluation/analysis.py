@@ -1,5 +1,6 @@
 """All that the paper says of adaptive depth, computed from two sweeps and the heads of one model."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Literal
@@ -19,7 +20,7 @@ from recurtrace.evaluation.statistics import (
     threshold_sweep,
     transitions,
 )
-from recurtrace.halting.calibrate import best_fixed, calibrate
+from recurtrace.halting.calibrate import OperatingPoint, best_fixed, calibrate, operating_points
 from recurtrace.halting.comparison import Result, compare
 from recurtrace.halting.oracle import Oracle
 from recurtrace.halting.policies import at_depths, signal_values, stop_depths
@@ -28,6 +29,7 @@ from recurtrace.model.heads import Head
 from recurtrace.records import (
     Analysis,
     BucketResult,
+    BudgetResult,
     DeepenedItems,
     FixedResult,
     Fold,
@@ -106,6 +108,7 @@ def analyse(
         operating_points=_operating_points(heldout, heldout_probs, test, probs, own, max_depth),
         tasks=_tasks(heldout, test, heads),
         buckets=_buckets(own, test, oracle),
+        budgets=_budgets(heldout, heldout_probs, test, probs, own.floor, max_depth),
         worked=_worked(own, test, probs),
         heldout_calibration=head_calibration(heldout_probs, oracle.labels(heldout["loss"]), supervised, threshold),
     )
@@ -181,6 +184,38 @@ def _operating_points(
         _operating_point("illustration", test, probs, ILLUSTRATION, 1),
         _operating_point("difficulty", test, probs, by_accuracy(1), 1),
     ]
+
+
+def _budgets(
+    heldout: Sweep, heldout_probs: np.ndarray, test: Sweep, probs: np.ndarray, floor: int, max_depth: int | None
+) -> list[BudgetResult]:
+    """The head where loops are rationed: thresholds that spend so many on held-out items, on the test items."""
+    most = min(max_depth or len(test.depths), len(test.depths))
+    points = operating_points(heldout_probs, heldout["loss"], heldout["correct"], "head", floor, most)
+    rows = []
+    for budget in range(floor + 1, most):
+        threshold = max((point for point in points if point.mean_depth <= budget), key=_spent).threshold
+        depths = stop_depths(probs, "head", threshold, floor, max_depth)
+        right, fixed = at_depths(test["correct"], depths), math.ceil(depths.mean())
+        change = transitions(test["correct"][:, fixed - 1], right)
+        rows.append(
+            BudgetResult(
+                budget=budget,
+                threshold=threshold,
+                mean_depth=float(depths.mean()),
+                accuracy=float(right.mean()),
+                fixed_depth=fixed,
+                fixed_accuracy=float(test["correct"][:, fixed - 1].mean()),
+                gained=change.gained,
+                lost=change.lost,
+                p_value=change.p_value,
+            )
+        )
+    return rows
+
+
+def _spent(point: OperatingPoint) -> float:
+    return point.mean_depth
 
 
 def _operating_point(

@@ -3,6 +3,7 @@
 from recurtrace.records.analysis import (
     Analysis,
     BucketResult,
+    BudgetResult,
     Composition,
     DeepenedItems,
     FixedResult,
@@ -46,6 +47,7 @@ __all__ = [
     "BlockProbe",
     "BucketResult",
     "Budget",
+    "BudgetResult",
     "Composition",
     "CostAtDepth",
     "CostReport",

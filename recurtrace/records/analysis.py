@@ -207,6 +207,27 @@ class OperatingPointResult:
 
 
 @dataclass(frozen=True)
+class BudgetResult:
+    """The head at the threshold that spends a given number of loops on held-out items, against a fixed depth."""
+
+    budget: int
+    """Mean loops on held-out items, at most."""
+    threshold: float
+    mean_depth: float
+    """On the test items."""
+    accuracy: float
+    fixed_depth: int
+    """The least fixed depth with no fewer loops than the head spends on the test items."""
+    fixed_accuracy: float
+    gained: int
+    """Items right with the head alone."""
+    lost: int
+    """Items right at the fixed depth alone."""
+    p_value: float
+    """Exact McNemar test between the two."""
+
+
+@dataclass(frozen=True)
 class TaskResult:
     """One task alone, with the head of its name or else the model's own, and its own threshold without a floor."""
 
@@ -335,6 +356,8 @@ class HeadAnalysis(Analysis):
     """By difficulty, the easiest first; none where items have no bucket."""
     worked: list[WorkedItem] = field(default_factory=list, metadata=LEFT_OUT)
     """At most one of each kind."""
+    budgets: list[BudgetResult] = field(default_factory=list, metadata=LEFT_OUT)
+    """The head at every whole number of loops above the floor; analyses of an older version have none."""
     heldout_calibration: list[HeadAtDepth] = field(default_factory=list, metadata=LEFT_OUT)
     """The head against the oracle on the held-out items, as in the paper; analyses of an older version have none."""
 

@@ -101,7 +101,7 @@ class LoopPoints(NamedTuple):
 
 
 def accuracy_by_loops(points: LoopPoints) -> Figure:
-    """Accuracy against mean loops: fixed depths as a line, every method a point on the same axes."""
+    """Accuracy against mean loops: fixed depths and the head at every budget as lines, every method as a point."""
     analyses, lines = points
     figure, axes = plt.subplots(figsize=(7.6, 4.8))
     fixed = np.array([[100 * row.accuracy for row in analysis.fixed] for analysis in analyses]).mean(axis=0)
@@ -127,6 +127,13 @@ def accuracy_by_loops(points: LoopPoints) -> Figure:
         spread = np.std(y, ddof=1) if len(y) > 1 else None
         axes.errorbar(x, np.mean(y), yerr=spread, color=color, fmt=marker, ms=size, zorder=4 if own else 3)
         labels.append(Label(title, color, x, float(np.mean(y))))
+    by_budget = [
+        {row.budget: (row.mean_depth, 100 * row.accuracy) for row in analysis.budgets} for analysis in analyses
+    ]
+    if shared := sorted(set.intersection(*map(set, by_budget))):
+        curve = np.array([[rows[budget] for budget in shared] for rows in by_budget]).mean(axis=0)
+        axes.plot(*curve.T, color=ACCENT, lw=1.2, alpha=0.7, zorder=2)
+        labels.append(Label("at other thresholds", ACCENT, *map(float, curve[0])))
     axes.set_xlabel("mean loops")
     axes.set_ylabel("accuracy, %")
     axes.set_xscale("log", base=2)

@@ -267,7 +267,7 @@ def test_the_page_is_self_contained(space):
 
 def test_latex_and_figures_are_there(space):
     tex = (space / "report" / "report.tex").read_text()
-    assert tex.count(r"\begin{table}") == tex.count(r"\end{table}") == 17
+    assert tex.count(r"\begin{table}") == tex.count(r"\end{table}") == 18
     body = re.sub(r"\\[%&#_]", "", tex)
     assert not re.search(r"(?<!\\)[#_](?![^{]*\})", body.split("xcolor}.")[1].replace("tab:", ""))
     for name in ("loops", "buckets", "difficulty", "threshold", "cost"):

@@ -89,6 +89,30 @@ def test_tables_of_the_head(study, halting):
     check(tables["deepened-1.7B"], deepened_rows(halting, depths, deeper))
 
 
+def test_the_head_at_every_budget(study, halting):
+    expected = {}
+    for budget in range(max(one.floor for one in halting) + 1, DEPTHS):
+        measured = []
+        for one in halting:
+            values = one.signal(one.heldout, None)
+            spent = [(sum(one.stops(values, c, one.floor)), c) for c in one.candidates(None, values, one.floor)]
+            most = max(loops for loops, _ in spent if loops <= budget * ITEMS)
+            tau = next(candidate for loops, candidate in spent if loops == most)
+            depths = one.stops(one.signal(one.test, None), tau, one.floor)
+            fixed = -(-sum(depths) // ITEMS)
+            right, other = one.correct(depths), one.correct([fixed] * ITEMS)
+            gained, lost = (sum(a > b for a, b in zip(*pair, strict=True)) for pair in ((right, other), (other, right)))
+            p = binomtest(gained, gained + lost).pvalue if gained + lost else 1.0
+            measured.append((sum(depths), sum(right), fixed, sum(other), gained - lost, p))
+        loops, right, fixed, other, net, p = zip(*measured, strict=True)
+        expected[str(budget)] = {
+            "Loops": text(loops, times=1 / ITEMS), "Accuracy, %": text(right, ".1f", 100 / ITEMS),
+            "Fixed depth": ", ".join(map(str, fixed)), "Its accuracy, %": text(other, ".1f", 100 / ITEMS),
+            "Difference, points": text(net, "+.1f", 100 / ITEMS), "p": ", ".join(f"{one:.2g}" for one in p),
+        }  # fmt: skip
+    check(study[0]["budgets-1.7B"], expected)
+
+
 def deepened_rows(halting, depths, deeper):
     counts = {name: [] for name in ("hard", "all hard", "positive", "all positive", "flipped", "wrong", "recoverable")}
     for one, own, those in zip(halting, depths, deeper, strict=True):
