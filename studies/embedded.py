@@ -7,6 +7,7 @@ tables into the page.
 """
 
 import argparse
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import mean
 from textwrap import fill
@@ -24,7 +25,13 @@ STATEFUL = ("where_thing", "where_left", "who_has")  # what is held is passed on
 LOOKUPS = ("where_person",)  # one fact
 HARD = 3  # facts
 DEEPEST = 9  # that stage 1 trains
-TABLES = ("main", "memory", "ablation", "calibration", "budget")
+OWN_TABLES: dict[str, Callable[[Workspace], Table]] = {
+    "claims": lambda space: claims_table(space),
+    "depths": depth_table,
+    "facts": bucket_table,
+    "fates": lambda space: fate_table(space, DEEPEST),
+}
+TABLES = (*OWN_TABLES, "main", "budgets", "checks", "memory", "ablation", "calibration", "budget")
 
 
 def claims_table(space: Workspace) -> Table:
@@ -32,13 +39,12 @@ def claims_table(space: Workspace) -> Table:
     return Table("claims", "The paper's claims, here", COLUMNS, rows)
 
 
-def page(space: Workspace, command: str) -> str:
+def page(space: Workspace, command: str, names: Sequence[str] = TABLES) -> str:
     """What goes between the markers of the results page."""
     tables = {table.name: table for table in all_tables(space)}
-    chosen = [claims_table(space), depth_table(space), bucket_table(space), fate_table(space, DEEPEST)]
-    chosen += [tables[name] for name in TABLES if name in tables and not tables[name].missing]
+    tables |= {name: make(space) for name, make in OWN_TABLES.items() if name in names}
     parts = [f"Written by `{command}`."]
-    for table in chosen:
+    for table in (tables[name] for name in names if not tables[name].missing):
         parts += [f"### {table.title}", markdown_table(table), *([table.note] if table.note else [])]
     return "\n\n".join(parts)
 
@@ -73,9 +79,15 @@ def main() -> None:
     parser.add_argument("--records", type=Path, help="write of a study's folder what is there, and run nothing")
     parser.add_argument("--page", type=Path, help="page to write the tables into")
     parser.add_argument("--readme", type=Path, help="page to write the outcome into, in a few sentences")
+    parser.add_argument("--tables", default=",".join(TABLES), help="those to write, by name")
     parser.add_argument("--mark", default="embedded study", help="markers on that page")
     arguments = parser.parse_args()
     command = f"python -m studies.embedded --recipe {arguments.recipe}"
+    names = arguments.tables.split(",")
+    if unknown := set(names) - set(TABLES):
+        parser.error(f"there is no table {', '.join(sorted(unknown))}; there are {', '.join(TABLES)}")
+    if names != list(TABLES):
+        command += f" --tables {arguments.tables}"
     if arguments.records is None:
         recipe = PipelineRecipe.read_with(arguments.recipe, arguments.changes)
         check_loops(recipe.loops)
@@ -83,7 +95,7 @@ def main() -> None:
         space, command = read_workspace(recipe.out), " --set ".join([command, *arguments.changes])
     else:
         space, command = read_workspace(arguments.records), f"{command} --records FOLDER"
-    text = page(space, command)
+    text = page(space, command, names)
     print(text)
     if arguments.readme is not None:
         write_between(arguments.readme, "study", fill(headline(space), 125, break_long_words=False))

@@ -20,7 +20,7 @@ from recurtrace.evaluation.statistics import (
     threshold_sweep,
     transitions,
 )
-from recurtrace.halting.calibrate import OperatingPoint, best_fixed, calibrate, operating_points
+from recurtrace.halting.calibrate import best_fixed, calibrate, operating_points, rationed
 from recurtrace.halting.comparison import Result, compare
 from recurtrace.halting.oracle import Oracle
 from recurtrace.halting.policies import at_depths, signal_values, stop_depths
@@ -194,7 +194,7 @@ def _budgets(
     points = operating_points(heldout_probs, heldout["loss"], heldout["correct"], "head", floor, most)
     rows = []
     for budget in range(floor + 1, most):
-        threshold = max((point for point in points if point.mean_depth <= budget), key=_spent).threshold
+        threshold = rationed(points, budget).threshold
         depths = stop_depths(probs, "head", threshold, floor, max_depth)
         right, fixed = at_depths(test["correct"], depths), math.ceil(depths.mean())
         change = transitions(test["correct"][:, fixed - 1], right)
@@ -212,10 +212,6 @@ def _budgets(
             )
         )
     return rows
-
-
-def _spent(point: OperatingPoint) -> float:
-    return point.mean_depth
 
 
 def _operating_point(

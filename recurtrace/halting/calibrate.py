@@ -2,6 +2,7 @@
 
 The floor is the fixed depth with the lowest held-out loss. Among thresholds, the smallest mean depth that loses no
 likelihood against the best that any threshold reaches: against the floor alone, stopping everything there would do.
+Or, where loops are rationed, the largest mean depth within the ration.
 
 Shapes: n examples · T depths.
 """
@@ -56,9 +57,13 @@ def calibrate(
     min_depth: int | None = None,
     max_depth: int | None = None,
     tolerance: float = 0.0,
+    mean_loops: float | None = None,
     folds: int = 8,
 ) -> Calibration:
-    """Choose floor (unless given) and threshold for a signal [n, T] measured along a held-out sweep."""
+    """Choose floor (unless given) and threshold for a signal [n, T] measured along a held-out sweep.
+
+    `mean_loops` is a ration: the threshold that spends it, with a floor of 1 unless another is given.
+    """
     if sweep.split in ("test", "train"):
         raise RecurTraceError(
             f"this is a sweep of {sweep.split} items, but thresholds are chosen on held-out ones; sweep with "
@@ -69,13 +74,17 @@ def calibrate(
     if not np.isfinite(loss).all():
         raise RecurTraceError("the sweep holds losses that are not finite; its model diverged at some depth.")
     max_depth = min(max_depth or loss.shape[1], loss.shape[1])
+    if min_depth is None and mean_loops is not None:
+        min_depth = 1
     floor = best_fixed(loss[:, :max_depth]) if min_depth is None else min_depth
     if not 1 <= floor <= max_depth:
         raise RecurTraceError(f"the floor must lie between 1 and the budget of {max_depth}, got {floor}.")
+    if mean_loops is not None and mean_loops < floor:
+        raise RecurTraceError(f"no threshold spends {mean_loops:g} loops with a floor of {floor}; give more of them.")
 
     def chosen(rows: np.ndarray) -> OperatingPoint:
         points = operating_points(values[rows], loss[rows], correct[rows], signal, floor, max_depth)
-        return best_point(points, select, tolerance)
+        return best_point(points, select, tolerance) if mean_loops is None else rationed(points, mean_loops)
 
     everything = np.arange(len(sweep))
     fold_of = sweep.folds(folds)
@@ -132,3 +141,8 @@ def best_point(points: list[OperatingPoint], select: Selector, tolerance: float 
     score = (lambda point: -point.nll) if select == "nll" else (lambda point: point.accuracy)
     best = max(map(score, points))
     return min((point for point in points if score(point) >= best - tolerance), key=lambda point: point.mean_depth)
+
+
+def rationed(points: list[OperatingPoint], mean_loops: float) -> OperatingPoint:
+    """The largest mean depth that is no larger than `mean_loops`."""
+    return max((point for point in points if point.mean_depth <= mean_loops), key=lambda point: point.mean_depth)

@@ -29,11 +29,13 @@ class CalibrateSettings(StageSettings):
     select: Literal["nll", "accuracy"] = "nll"
     """What must not get worse: choose the smallest mean depth that keeps the best held-out nll or accuracy."""
     min_depth: PositiveInt | None = None
-    """Smallest depth (floor). Default: the fixed depth with the lowest held-out loss."""
+    """Smallest depth (floor). Default: the fixed depth with the lowest held-out loss, or 1 with --mean-loops."""
     max_depth: PositiveInt = 16
     """Largest depth (budget)."""
     tolerance: NonNegativeFloat = 0.0
     """How much of it may be lost, in nats or as a share of items."""
+    mean_loops: float | None = Field(default=None, ge=1)
+    """A ration instead of --select: the threshold with which held-out items take so many loops in the mean."""
 
     @model_validator(mode="after")
     def _check(self) -> "CalibrateSettings":
@@ -41,6 +43,8 @@ class CalibrateSettings(StageSettings):
             raise ValueError(f"signal must be one of {', '.join(SIGNALS)}, got {self.signal!r}")
         if self.head is not None and self.signal != "head":
             raise ValueError(f"--head belongs to --signal head, not to {self.signal}")
+        if self.mean_loops is not None and (self.select != "nll" or self.tolerance):
+            raise ValueError("--mean-loops is instead of --select and --tolerance; leave them out")
         return self
 
     @property
@@ -86,6 +90,7 @@ def _calibrate(settings: CalibrateSettings) -> Calibrated:
         min_depth=settings.min_depth,
         max_depth=settings.max_depth,
         tolerance=settings.tolerance,
+        mean_loops=settings.mean_loops,
     )
     if own is not None:
         point = found.point

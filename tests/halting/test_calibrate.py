@@ -86,6 +86,21 @@ def test_tolerance_buys_shallower_depth(easy_and_hard):
     assert calibrate(sweep, values, "head", tolerance=1.0).point.mean_depth == 2
 
 
+def test_a_ration_of_loops_is_spent_and_not_exceeded(easy_and_hard):
+    sweep, values, _ = easy_and_hard
+    rng = np.random.default_rng(0)
+    values = values - rng.uniform(0, 0.1, values.shape)  # so that thresholds differ
+    for ration in (2, 2.5, 3):
+        point = calibrate(sweep, values, "head", mean_loops=ration).point
+        depths = stop_depths(values, "head", point.threshold, 1, T)
+        deeper = stop_depths(values, "head", point.threshold - 0.01, 1, T)
+        assert depths.mean() == point.mean_depth <= ration < deeper.mean()
+        assert point.min_depth == 1
+    assert calibrate(sweep, values, "head", mean_loops=3, min_depth=2).point.min_depth == 2
+    with pytest.raises(RecurTraceError, match="no threshold spends 2 loops with a floor of 3"):
+        calibrate(sweep, values, "head", mean_loops=2, min_depth=3)
+
+
 def test_signals_that_stop_above(easy_and_hard):
     sweep, values, best = easy_and_hard
     found = calibrate(sweep, 1 - values, "top_prob")
