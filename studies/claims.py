@@ -12,6 +12,7 @@ from typing import Literal
 import numpy as np
 
 from recurtrace.errors import RecurTraceError
+from recurtrace.evaluation.analysis import TENTH
 from recurtrace.evaluation.statistics import gap_closed, paired_bootstrap, transitions
 from recurtrace.records import Evaluation, HeadAnalysis, ItemRecord, MethodResult
 from recurtrace.report.table import spread
@@ -258,9 +259,9 @@ def _head_against_fixed(says: str, memory: Sequence[Evaluation], analyses: Seque
 
 
 def _no_fewer(run: Evaluation, depth: float) -> str:
-    """The least fixed depth with at least as many loops, of those that were evaluated."""
+    """The least fixed depth with at least as many loops, to a tenth, of those that were evaluated."""
     depths = sorted(int(result.loops) for result in run.records[0].results if result.loops.isdecimal())
-    return str(next((other for other in depths if other >= depth), depths[-1]))
+    return str(next((other for other in depths if other >= depth - TENTH), depths[-1]))
 
 
 def _of_the_way(own: Sequence[MethodResult], fixed: np.ndarray, analyses: Sequence[HeadAnalysis]) -> str:

@@ -253,12 +253,10 @@ class Question:
     test_facts: Sequence[int]
 
     def at_most(self, sizes: Sizes) -> "Question":
-        """With no more facts than `sizes` allow in training and in the test."""
-        return replace(
-            self,
-            train_facts=[number for number in self.train_facts if number <= sizes.facts],
-            test_facts=[number for number in self.test_facts if number <= sizes.facts + sizes.facts_beyond],
-        )
+        """With no more facts than `sizes` allow in training, and so many beyond these in the test."""
+        trained = [number for number in self.train_facts if number <= sizes.facts]
+        tested = [number for number in self.test_facts if number <= max(trained) + sizes.facts_beyond]
+        return replace(self, train_facts=trained, test_facts=tested)
 
     def names(self, split: Split) -> tuple[str, ...]:
         """People of the stories: strangers, except where they are what an answer is one of, as places always are."""

@@ -52,7 +52,7 @@ class Sizes:
     facts: int = 6
     """Most facts of a question about a story in training. Not in the paper."""
     facts_beyond: int = 2
-    """How many more the test goes up to. Not in the paper."""
+    """How many more a task's test goes up to. Not in the paper."""
 
     def __post_init__(self) -> None:
         train = self.symbols - self.test_symbols

@@ -45,6 +45,7 @@ from recurtrace.records import (
 )
 
 TASK_DEPTHS = (1, 2, 4, 6, 8)
+TENTH = 0.1  # of a loop, in which a head and a fixed depth count as equally expensive
 ILLUSTRATION = 0.10  # threshold without a floor at which the paper shows how depth follows difficulty
 
 
@@ -196,7 +197,7 @@ def _budgets(
     for budget in range(floor + 1, most):
         threshold = rationed(points, budget).threshold
         depths = stop_depths(probs, "head", threshold, floor, max_depth)
-        right, fixed = at_depths(test["correct"], depths), math.ceil(depths.mean())
+        right, fixed = at_depths(test["correct"], depths), math.ceil(depths.mean() - TENTH)
         change = transitions(test["correct"][:, fixed - 1], right)
         rows.append(
             BudgetResult(

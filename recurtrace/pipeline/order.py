@@ -169,7 +169,7 @@ class Order:
 
     def _evaluate(self, name: str, model: str, out: Path, loops: list[Any], after: str) -> Stage:
         fields = {"model": model, "out": out, "loops": loops, **self._on_mixture()}
-        fields |= {"data": self.recipe.suites, "sampled": True} if self.recipe.suites else {"count": self.recipe.test}
+        fields |= {"data": self.recipe.suites, "sampled": True} if self.recipe.suites else self.recipe.test_sample
         settings = stages.EvaluateSettings.check(fields, "evaluate")
         return Stage(f"evaluate {name}", [(stages.evaluate, settings)], [out], list(dict.fromkeys(["data", after])))
 

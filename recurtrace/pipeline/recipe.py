@@ -62,6 +62,8 @@ class PipelineRecipe(Recipe):
     """Held-out examples to sweep for thresholds."""
     test: PositiveInt = 2400
     """Test items to sweep, and to evaluate where no suites are named, over all tasks."""
+    test_per_task: PositiveInt | None = None
+    """As many of each task instead, as the held-out items are drawn."""
     depth: int = Field(16, ge=2)
     """Deepest loop of the sweeps."""
     heads: list[str] = list(OBJECTIVES)
@@ -177,9 +179,13 @@ class PipelineRecipe(Recipe):
     def run_folder(self, run: str, seed: int) -> Path:
         return self.out / "runs" / run / f"seed-{seed}"
 
+    @property
+    def test_sample(self) -> dict[str, int]:
+        return {"per_task": self.test_per_task} if self.test_per_task else {"count": self.test}
+
     def halting(self, seed: int) -> list["Halting"]:
         """Heads and the items they are compared on: the methods side by side, and the tasks one by one."""
-        sampled = [{"count": count} for count in (self.head_examples, self.heldout, self.test)]
+        sampled = [{"count": self.head_examples}, {"count": self.heldout}, self.test_sample]
         heads = [Head(objective, floor=self.floor) for objective in self.heads]
         heads += [
             Head(

@@ -217,7 +217,7 @@ class BudgetResult:
     """On the test items."""
     accuracy: float
     fixed_depth: int
-    """The least fixed depth with no fewer loops than the head spends on the test items."""
+    """The least fixed depth with no fewer loops than the head spends on the test items, to a tenth."""
     fixed_accuracy: float
     gained: int
     """Items right with the head alone."""

@@ -129,7 +129,8 @@ def budgets(analyses: list[HeadAnalysis]) -> Table:
     columns = ["Budget", "Loops", "Accuracy, %", "Fixed depth", "Its accuracy, %", "Difference, points", "p"]
     note = (
         "The threshold spends at most the budget on held-out items; the fixed depth is the least with no fewer loops "
-        "than the head takes on the test items. Exact McNemar p, seed by seed. An extension (not in the paper)."
+        "(to a tenth) than the head takes on the test items. Exact McNemar p, seed by seed. An extension (not in the "
+        "paper)."
     )
     return Table("", "", columns, rows, note)
 

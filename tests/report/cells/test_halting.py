@@ -99,7 +99,7 @@ def test_the_head_at_every_budget(study, halting):
             most = max(loops for loops, _ in spent if loops <= budget * ITEMS)
             tau = next(candidate for loops, candidate in spent if loops == most)
             depths = one.stops(one.signal(one.test, None), tau, one.floor)
-            fixed = -(-sum(depths) // ITEMS)
+            fixed = next(t for t in range(1, DEPTHS + 1) if 10 * t * ITEMS + ITEMS >= 10 * sum(depths))  # to a tenth
             right, other = one.correct(depths), one.correct([fixed] * ITEMS)
             gained, lost = (sum(a > b for a, b in zip(*pair, strict=True)) for pair in ((right, other), (other, right)))
             p = binomtest(gained, gained + lost).pvalue if gained + lost else 1.0
