@@ -31,7 +31,7 @@ OWN_TABLES: dict[str, Callable[[Workspace], Table]] = {
     "facts": bucket_table,
     "fates": lambda space: fate_table(space, DEEPEST),
 }
-TABLES = (*OWN_TABLES, "main", "budgets", "checks", "memory", "ablation", "calibration", "budget")
+TABLES = (*OWN_TABLES, "main", "matched", "checks", "memory", "ablation", "calibration", "budget")
 
 
 def claims_table(space: Workspace) -> Table:

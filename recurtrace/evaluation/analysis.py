@@ -1,6 +1,5 @@
 """All that the paper says of adaptive depth, computed from two sweeps and the heads of one model."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Literal
@@ -8,6 +7,7 @@ from typing import Literal
 import numpy as np
 
 from recurtrace.evaluation.statistics import (
+    as_many,
     by_seed,
     composition,
     deepened,
@@ -29,12 +29,12 @@ from recurtrace.model.heads import Head
 from recurtrace.records import (
     Analysis,
     BucketResult,
-    BudgetResult,
     DeepenedItems,
     FixedResult,
     Fold,
     HeadAnalysis,
     LeaveOneOut,
+    MatchedResult,
     MethodResult,
     OperatingPointResult,
     TaskResult,
@@ -45,7 +45,6 @@ from recurtrace.records import (
 )
 
 TASK_DEPTHS = (1, 2, 4, 6, 8)
-TENTH = 0.1  # of a loop, in which a head and a fixed depth count as equally expensive
 ILLUSTRATION = 0.10  # threshold without a floor at which the paper shows how depth follows difficulty
 
 
@@ -109,7 +108,8 @@ def analyse(
         operating_points=_operating_points(heldout, heldout_probs, test, probs, own, max_depth),
         tasks=_tasks(heldout, test, heads),
         buckets=_buckets(own, test, oracle),
-        budgets=_budgets(heldout, heldout_probs, test, probs, own.floor, max_depth),
+        matched=_matched(own.depths, threshold, test),
+        rations=_rations(heldout, heldout_probs, test, probs, own.floor, max_depth),
         worked=_worked(own, test, probs),
         heldout_calibration=head_calibration(heldout_probs, oracle.labels(heldout["loss"]), supervised, threshold),
     )
@@ -187,32 +187,34 @@ def _operating_points(
     ]
 
 
-def _budgets(
+def _rations(
     heldout: Sweep, heldout_probs: np.ndarray, test: Sweep, probs: np.ndarray, floor: int, max_depth: int | None
-) -> list[BudgetResult]:
+) -> list[MatchedResult]:
     """The head where loops are rationed: thresholds that spend so many on held-out items, on the test items."""
     most = min(max_depth or len(test.depths), len(test.depths))
     points = operating_points(heldout_probs, heldout["loss"], heldout["correct"], "head", floor, most)
     rows = []
-    for budget in range(floor + 1, most):
-        threshold = rationed(points, budget).threshold
+    for ration in range(floor + 1, most):
+        threshold = rationed(points, ration).threshold
         depths = stop_depths(probs, "head", threshold, floor, max_depth)
-        right, fixed = at_depths(test["correct"], depths), math.ceil(depths.mean() - TENTH)
-        change = transitions(test["correct"][:, fixed - 1], right)
-        rows.append(
-            BudgetResult(
-                budget=budget,
-                threshold=threshold,
-                mean_depth=float(depths.mean()),
-                accuracy=float(right.mean()),
-                fixed_depth=fixed,
-                fixed_accuracy=float(test["correct"][:, fixed - 1].mean()),
-                gained=change.gained,
-                lost=change.lost,
-                p_value=change.p_value,
-            )
-        )
+        rows.append(replace(_matched(depths, threshold, test), ration=ration))
     return rows
+
+
+def _matched(depths: np.ndarray, threshold: float, test: Sweep) -> MatchedResult:
+    own, fixed = (at_depths(test["correct"], of) for of in (depths, as_many(depths)))
+    change, interval = transitions(fixed, own), paired_bootstrap(own * 1.0 - fixed, test.folds())
+    return MatchedResult(
+        threshold=threshold,
+        mean_depth=float(depths.mean()),
+        accuracy=float(own.mean()),
+        fixed_accuracy=float(fixed.mean()),
+        gained=change.gained,
+        lost=change.lost,
+        p_value=change.p_value,
+        gain_low=interval.low,
+        gain_high=interval.high,
+    )
 
 
 def _operating_point(

@@ -234,6 +234,14 @@ def threshold_sweep(
     return rows
 
 
+def as_many(depths: np.ndarray) -> np.ndarray:
+    """Two neighbouring depths that spend as many loops in all: a lot draws the items that get one more."""
+    least, more = divmod(int(depths.sum()), len(depths))
+    fixed = np.full(len(depths), least)
+    fixed[np.random.default_rng(0).permutation(len(depths))[:more]] += 1
+    return fixed
+
+
 def gap_closed(best_fixed: float, adaptive: float, ceiling: float) -> float:
     """Which share of the way from the best fixed depth to the correctness ceiling was gone."""
     return (adaptive - best_fixed) / (ceiling - best_fixed)

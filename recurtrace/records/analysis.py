@@ -207,24 +207,29 @@ class OperatingPointResult:
 
 
 @dataclass(frozen=True)
-class BudgetResult:
-    """The head at the threshold that spends a given number of loops on held-out items, against a fixed depth."""
+class MatchedResult:
+    """The head at one threshold, against fixed depths that spend as many loops on the test items.
 
-    budget: int
-    """Mean loops on held-out items, at most."""
+    These are the two whole depths next to the head's mean depth: a lot draws the items that get one loop more.
+    """
+
     threshold: float
     mean_depth: float
-    """On the test items."""
+    """On the test items, of both."""
     accuracy: float
-    fixed_depth: int
-    """The least fixed depth with no fewer loops than the head spends on the test items, to a tenth."""
     fixed_accuracy: float
     gained: int
     """Items right with the head alone."""
     lost: int
-    """Items right at the fixed depth alone."""
+    """Items right at the fixed depths alone."""
     p_value: float
     """Exact McNemar test between the two."""
+    gain_low: float
+    """Lower end of the 95 % bootstrap interval of the gain in accuracy."""
+    gain_high: float
+    """Upper end of it."""
+    ration: int | None = field(default=None, metadata=LEFT_OUT)
+    """Mean loops on held-out items, at most, where the threshold was chosen by these."""
 
 
 @dataclass(frozen=True)
@@ -356,8 +361,10 @@ class HeadAnalysis(Analysis):
     """By difficulty, the easiest first; none where items have no bucket."""
     worked: list[WorkedItem] = field(default_factory=list, metadata=LEFT_OUT)
     """At most one of each kind."""
-    budgets: list[BudgetResult] = field(default_factory=list, metadata=LEFT_OUT)
-    """The head at every whole number of loops above the floor; analyses of an older version have none."""
+    matched: MatchedResult | None = field(default=None, metadata=LEFT_OUT)
+    """The calibrated point against as many fixed loops; an analysis of an older version has none."""
+    rations: list[MatchedResult] = field(default_factory=list, metadata=LEFT_OUT)
+    """The same where loops are rationed, for every whole number of them above the floor."""
     heldout_calibration: list[HeadAtDepth] = field(default_factory=list, metadata=LEFT_OUT)
     """The head against the oracle on the held-out items, as in the paper; analyses of an older version have none."""
 

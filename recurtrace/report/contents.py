@@ -18,12 +18,12 @@ from recurtrace.report.ablation_tables import ablation, blocks, capacity, depths
 from recurtrace.report.analysis_tables import MISSING, full_test, main_comparison, per_task, strengths, worked
 from recurtrace.report.budget_table import budget
 from recurtrace.report.head_tables import (
-    budgets,
     calibration,
     checks,
     deepened,
     difficulty,
     histogram,
+    matched,
     reconciliation,
     thresholds,
     transition,
@@ -141,7 +141,7 @@ CONTENTS: dict[str, Sequence[Row]] = {
         Row(histogram, "Table S5"),
         Row(deepened, "Appendix, deepened items"),
         Row(calibration, "Table S4"),
-        Row(budgets),
+        Row(matched),
         Row(checks, "Appendix, leave one seed out"),
         Row(full_test, "Appendix, full test set"),
         Row(strengths, "Appendix, ACT and PonderNet"),

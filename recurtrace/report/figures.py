@@ -101,7 +101,7 @@ class LoopPoints(NamedTuple):
 
 
 def accuracy_by_loops(points: LoopPoints) -> Figure:
-    """Accuracy against mean loops: fixed depths and the head at every budget as lines, every method as a point."""
+    """Accuracy against mean loops: fixed depths and the head at every ration as lines, every method as a point."""
     analyses, lines = points
     figure, axes = plt.subplots(figsize=(7.6, 4.8))
     fixed = np.array([[100 * row.accuracy for row in analysis.fixed] for analysis in analyses]).mean(axis=0)
@@ -127,11 +127,9 @@ def accuracy_by_loops(points: LoopPoints) -> Figure:
         spread = np.std(y, ddof=1) if len(y) > 1 else None
         axes.errorbar(x, np.mean(y), yerr=spread, color=color, fmt=marker, ms=size, zorder=4 if own else 3)
         labels.append(Label(title, color, x, float(np.mean(y))))
-    by_budget = [
-        {row.budget: (row.mean_depth, 100 * row.accuracy) for row in analysis.budgets} for analysis in analyses
-    ]
-    if shared := sorted(set.intersection(*map(set, by_budget))):
-        curve = np.array([[rows[budget] for budget in shared] for rows in by_budget]).mean(axis=0)
+    rations = [{row.ration: (row.mean_depth, 100 * row.accuracy) for row in analysis.rations} for analysis in analyses]
+    if shared := [ration for ration in rations[0] if all(ration in rows for rows in rations)]:
+        curve = np.array([[rows[ration] for ration in shared] for rows in rations]).mean(axis=0)
         axes.plot(*curve.T, color=ACCENT, lw=1.2, alpha=0.7, zorder=2)
         labels.append(Label("at other thresholds", ACCENT, *map(float, curve[0])))
     axes.set_xlabel("mean loops")

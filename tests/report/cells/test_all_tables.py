@@ -10,7 +10,7 @@ def test_every_table_is_looked_at(study):
     looked_at = {
         "scaling", "suites", "task-gains", "memory", "depths", "ablation", "blocks", "capacity", "same-start", "main",
         "histogram", "transition", "deepened", "thresholds", "difficulty", "reconciliation", "calibration", "checks",
-        "strengths", "tasks", "model", "worked", "budget", "cost", "full-test", "budgets",
+        "strengths", "tasks", "model", "worked", "budget", "cost", "full-test", "matched",
     }  # fmt: skip
     assert tables == looked_at
 

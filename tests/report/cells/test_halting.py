@@ -89,28 +89,45 @@ def test_tables_of_the_head(study, halting):
     check(tables["deepened-1.7B"], deepened_rows(halting, depths, deeper))
 
 
-def test_the_head_at_every_budget(study, halting):
-    expected = {}
-    for budget in range(max(one.floor for one in halting) + 1, DEPTHS):
-        measured = []
-        for one in halting:
-            values = one.signal(one.heldout, None)
-            spent = [(sum(one.stops(values, c, one.floor)), c) for c in one.candidates(None, values, one.floor)]
-            most = max(loops for loops, _ in spent if loops <= budget * ITEMS)
-            tau = next(candidate for loops, candidate in spent if loops == most)
+def test_the_head_against_as_many_fixed_loops(study, halting):
+    table = study[0]["matched-1.7B"]
+    lowest = max(one.floor for one in halting) + 1
+    chosen = {f"a ration of {n}": [spending(one, n) for one in halting] for n in range(lowest, DEPTHS)}
+    chosen["likelihood"] = [one.adaptive()[0] for one in halting]
+    expected, bounds = {}, {}
+    for by, taus in chosen.items():
+        measured, lows, highs = [], [], []
+        for one, tau in zip(halting, taus, strict=True):
             depths = one.stops(one.signal(one.test, None), tau, one.floor)
-            fixed = next(t for t in range(1, DEPTHS + 1) if 10 * t * ITEMS + ITEMS >= 10 * sum(depths))  # to a tenth
-            right, other = one.correct(depths), one.correct([fixed] * ITEMS)
+            least, more = divmod(sum(depths), ITEMS)
+            lot = set(np.random.default_rng(0).permutation(ITEMS).tolist()[:more])
+            right, other = one.correct(depths), one.correct([least + (i in lot) for i in range(ITEMS)])
             gained, lost = (sum(a > b for a, b in zip(*pair, strict=True)) for pair in ((right, other), (other, right)))
+            gains = [int(a) - int(b) for a, b in zip(right, other, strict=True)]
+            lows.append(exact_bounds(gains, 0.025))
+            highs.append(exact_bounds(gains, 0.975))
             p = binomtest(gained, gained + lost).pvalue if gained + lost else 1.0
-            measured.append((sum(depths), sum(right), fixed, sum(other), gained - lost, p))
-        loops, right, fixed, other, net, p = zip(*measured, strict=True)
-        expected[str(budget)] = {
-            "Loops": text(loops, times=1 / ITEMS), "Accuracy, %": text(right, ".1f", 100 / ITEMS),
-            "Fixed depth": ", ".join(map(str, fixed)), "Its accuracy, %": text(other, ".1f", 100 / ITEMS),
-            "Difference, points": text(net, "+.1f", 100 / ITEMS), "p": ", ".join(f"{one:.2g}" for one in p),
+            measured.append((tau, sum(depths), sum(right), sum(other), gained - lost, p))
+        tau, loops, right, other, net, p = zip(*measured, strict=True)
+        expected[by] = {
+            "τ": text(tau), "Loops": text(loops, times=1 / ITEMS), "Accuracy, %": text(right, ".1f", 100 / ITEMS),
+            "Fixed, %": text(other, ".1f", 100 / ITEMS), "Difference, points": text(net, "+.1f", 100 / ITEMS),
+            "p": ", ".join(f"{one:.2g}" for one in p),
         }  # fmt: skip
-    check(study[0]["budgets-1.7B"], expected)
+        bounds[by] = [100 * np.mean(ends, axis=0) for ends in (lows, highs)]
+    intervals = {row: cell for (row, column), cell in cells(table).items() if column == "95 %"}
+    check(table, {by: {**row, "95 %": intervals.get(by)} for by, row in expected.items()})
+    for by, cell in intervals.items():
+        for end, (least, most) in zip(json.loads(cell.replace("+", "")), bounds[by], strict=True):
+            assert least - 0.051 <= end <= most + 0.051, by
+
+
+def spending(one, ration):
+    """The threshold whose held-out depths are deepest within the ration."""
+    values = one.signal(one.heldout, None)
+    spent = [(sum(one.stops(values, tau, one.floor)), tau) for tau in one.candidates(None, values, one.floor)]
+    most = max(loops for loops, _ in spent if loops <= ration * ITEMS)
+    return next(tau for loops, tau in spent if loops == most)
 
 
 def deepened_rows(halting, depths, deeper):
