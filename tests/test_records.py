@@ -155,7 +155,13 @@ def test_an_analysis_with_a_head_is_read_back_the_same(tmp_path):
     write_record(tmp_path / "a.json", found)
     assert Analysis.read(tmp_path / "a.json") == found
     written = json.loads((tmp_path / "a.json").read_text())
-    assert written.keys() == OLD_ANALYSIS.keys() | OLD_HEAD.keys() | {"worked", "heldout_calibration", *SINCE}
+    assert written.keys() == OLD_ANALYSIS.keys() | OLD_HEAD.keys() | {
+        "worked",
+        "heldout_calibration",
+        "matched",
+        "rations",
+        *SINCE,
+    }
     assert ["adaptive" in row for row in written["tasks"]] == [True, False]
 
 
