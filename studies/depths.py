@@ -67,6 +67,21 @@ def bucket_table(space: Workspace) -> Table:
     return Table("facts", "Accuracy in percent by the number of facts", columns, rows)
 
 
+def stops_table(space: Workspace) -> Table:
+    """Where the head stops by difficulty, and what fixed depths would have given."""
+    analyses = [analysis for analysis in space.head_analyses if analysis.buckets]
+    if not analyses:
+        return Table("stops", "", missing="analysis/*.json (recurtrace compare --out)")
+    depths = range(2, 8)
+    rows = []
+    for buckets in zip(*(analysis.buckets for analysis in analyses), strict=True):
+        cells = [spread((one.fixed[t - 1] for one in buckets), ".1f", 100) for t in depths]
+        own = [spread(one.mean_depth for one in buckets), spread((one.accuracy for one in buckets), ".1f", 100)]
+        rows.append([buckets[0].bucket.split("=")[1], str(buckets[0].items), *own, *cells])
+    columns = ["Facts", "Items", "Loops", "Accuracy, %", *(f"T={t}" for t in depths)]
+    return Table("stops", "Where the head stops, by the number of facts", columns, rows)
+
+
 FATES = ("right at every depth", "wrong first, then right to the end", "right, then wrong", "never right", "other")
 
 

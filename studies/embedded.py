@@ -19,24 +19,27 @@ from recurtrace.report.render import markdown_table
 from recurtrace.report.table import Table, spread
 from recurtrace.report.workspace import Workspace, read_workspace
 from studies.claims import COLUMNS, check_loops, claims
-from studies.depths import accuracy, bucket_table, depth_table, fate_table, mean_depth
+from studies.depths import accuracy, bucket_table, depth_table, fate_table, mean_depth, stops_table
 
 STATEFUL = ("where_thing", "where_left", "who_has")  # what is held is passed on from loop to loop
 LOOKUPS = ("where_person",)  # one fact
 HARD = 3  # facts
 DEEPEST = 9  # that stage 1 trains
-OWN_TABLES: dict[str, Callable[[Workspace], Table]] = {
-    "claims": lambda space: claims_table(space),
-    "depths": depth_table,
-    "facts": bucket_table,
-    "fates": lambda space: fate_table(space, DEEPEST),
-}
-TABLES = (*OWN_TABLES, "main", "matched", "checks", "memory", "ablation", "calibration", "budget")
 
 
 def claims_table(space: Workspace) -> Table:
     rows = [claim.row() for claim in claims(space, STATEFUL, LOOKUPS, HARD)]
     return Table("claims", "The paper's claims, here", COLUMNS, rows)
+
+
+OWN_TABLES: dict[str, Callable[[Workspace], Table]] = {
+    "claims": claims_table,
+    "depths": depth_table,
+    "facts": bucket_table,
+    "fates": lambda space: fate_table(space, DEEPEST),
+    "stops": stops_table,
+}
+TABLES = (*OWN_TABLES, "main", "matched", "checks", "memory", "ablation", "calibration", "budget")
 
 
 def page(space: Workspace, command: str, names: Sequence[str] = TABLES) -> str:

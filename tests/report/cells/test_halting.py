@@ -107,9 +107,11 @@ def test_the_head_against_as_many_fixed_loops(study, halting):
             lows.append(exact_bounds(gains, 0.025))
             highs.append(exact_bounds(gains, 0.975))
             p = binomtest(gained, gained + lost).pvalue if gained + lost else 1.0
-            measured.append((tau, sum(depths), sum(right), sum(other), gained - lost, p))
-        tau, loops, right, other, net, p = zip(*measured, strict=True)
+            way = (sum(right) - sum(other)) / (sum(map(any, one.right)) - sum(other))
+            measured.append((tau, sum(depths), sum(right), sum(other), gained - lost, way, p))
+        tau, loops, right, other, net, way, p = zip(*measured, strict=True)
         expected[by] = {
+            "Way, %": text(way, ".0f", 100),
             "τ": text(tau), "Loops": text(loops, times=1 / ITEMS), "Accuracy, %": text(right, ".1f", 100 / ITEMS),
             "Fixed, %": text(other, ".1f", 100 / ITEMS), "Difference, points": text(net, "+.1f", 100 / ITEMS),
             "p": ", ".join(f"{one:.2g}" for one in p),
