@@ -75,6 +75,27 @@ def headline(space: Workspace) -> str:
     )
 
 
+def halting_headline(space: Workspace) -> str:
+    """The README's sentences about the head where loops are few."""
+    analyses = space.head_analyses
+    found = [analysis.matched for analysis in analyses if analysis.matched is not None]
+    best = [analysis.method(analysis.best_fixed) for analysis in analyses]
+    depths = ", ".join(dict.fromkeys(f"{row.mean_depth:.0f}" for row in best))
+    own, fixed, most = (
+        spread((getattr(row, name) for row in rows), ".1f", 100)
+        for rows, name in ((found, "accuracy"), (found, "fixed_accuracy"), (best, "accuracy"))
+    )
+    return (
+        f"{len(found)} training seeds, {analyses[0].items:,} test items: {own} % at "
+        f"{spread(row.mean_depth for row in found)} loops in the mean, fixed depths of as many loops {fixed} % (exact "
+        f"McNemar p ≤ {max(row.p_value for row in found):.1g} on every seed); the best fixed depth, {depths} loops, "
+        f"{most} %."
+    )
+
+
+HEADLINES = {"study": headline, "halting": halting_headline}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--recipe", default="embedded/study")
@@ -82,6 +103,7 @@ def main() -> None:
     parser.add_argument("--records", type=Path, help="write of a study's folder what is there, and run nothing")
     parser.add_argument("--page", type=Path, help="page to write the tables into")
     parser.add_argument("--readme", type=Path, help="page to write the outcome into, in a few sentences")
+    parser.add_argument("--headline", choices=HEADLINES, default="study", help="which sentences, and their markers")
     parser.add_argument("--tables", default=",".join(TABLES), help="those to write, by name")
     parser.add_argument("--mark", default="embedded study", help="markers on that page")
     arguments = parser.parse_args()
@@ -101,7 +123,8 @@ def main() -> None:
     text = page(space, command, names)
     print(text)
     if arguments.readme is not None:
-        write_between(arguments.readme, "study", fill(headline(space), 125, break_long_words=False))
+        sentences = HEADLINES[arguments.headline](space)
+        write_between(arguments.readme, arguments.headline, fill(sentences, 125, break_long_words=False))
     if arguments.page is not None:
         write_between(arguments.page, arguments.mark, text)
 
