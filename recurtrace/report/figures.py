@@ -140,7 +140,11 @@ def accuracy_by_loops(points: LoopPoints) -> Figure:
     axes.set_xlim(0.9, depths[-1] * 1.15)
     axes.margins(y=0.12)
     _leave_out_the_floor(axes, fixed, [label.y for label in labels])
-    _label_beside(axes, labels)
+    between = 2 ** np.linspace(0, np.log2(depths[-1]), 200)
+    drawn = [Span(x / 1.02, x * 1.02, y) for x, y in zip(between, np.interp(between, depths, fixed), strict=True)]
+    heights = [best, *(100 * float(np.mean(seeds)) for seeds in lines.values())]
+    drawn += [Span(0.9, 1.1 * depths[-1], height) for height in heights]
+    _label_beside(axes, labels, drawn)
     return figure
 
 
@@ -149,7 +153,7 @@ def _leave_out_the_floor(axes: Axes, fixed: np.ndarray, others: list[float]) -> 
     low, high = min(*fixed[1:], *others), max(*fixed, *others)
     if low - fixed[0] > 0.5 * (high - low):
         axes.set_ylim(low - 0.25 * (high - low), high + 0.12 * (high - low))  # room for the three lines
-        said = f"↓ one loop,\nthe base:\n{fixed[0]:.1f} %"
+        said = f"↓ one loop,\nno added depth:\n{fixed[0]:.1f} %"
         axes.annotate(said, (0.02, 0.03), xycoords="axes fraction", fontsize=8.5, color=INK)
 
 
@@ -160,8 +164,16 @@ class Label(NamedTuple):
     y: float
 
 
-def _label_beside(axes: Axes, labels: list[Label]) -> None:
-    """A name to the right of each point; points in one place share a label, and labels that would touch move apart."""
+class Span(NamedTuple):
+    """What takes a stretch of the axis at some height."""
+
+    start: float
+    end: float
+    y: float
+
+
+def _label_beside(axes: Axes, labels: list[Label], lines: list[Span]) -> None:
+    """A name to the right of each point; points in one place share one, and names move off each other and off lines."""
     low, high = axes.get_ylim()
     near, step = 0.012 * (high - low), 0.055 * (high - low)
     groups: list[Label] = []
@@ -173,14 +185,19 @@ def _label_beside(axes: Axes, labels: list[Label]) -> None:
                 break
         else:
             groups.append(label)
-    placed: list[tuple[float, float, float]] = []  # start and end of a text on the axis, height
+    taken = [Span(label.x * 0.97, label.x * 1.03, label.y) for label in groups]
     for label in sorted(groups, key=lambda label: (-label.x, -label.y)):
         start = label.x * 1.06
         end = start * 2 ** (0.075 * len(label.text))
-        height = label.y
-        while any(a < end and start < b and abs(height - y) < step for a, b, y in placed):
-            height -= step / 4
-        placed.append((start, end, height))
+        heights = (label.y + side * quarter * step / 4 for quarter in range(400) for side in (-1, 1))
+        crossed = [line for line in lines if line.start < end and start < line.end]
+        beside = [span for span in taken if span.start < end and start < span.end]
+        height = next(
+            y
+            for y in heights
+            if all(abs(y - span.y) >= step for span in beside) and all(abs(y - line.y) > step / 2 for line in crossed)
+        )
+        taken.append(Span(start, end, height))
         axes.annotate(
             label.text,
             (label.x, label.y),
