@@ -80,7 +80,9 @@ def calibrate(
     if not 1 <= floor <= max_depth:
         raise RecurTraceError(f"the floor must lie between 1 and the budget of {max_depth}, got {floor}.")
     if mean_loops is not None and mean_loops < floor:
-        raise RecurTraceError(f"no threshold spends {mean_loops:g} loops with a floor of {floor}; give more of them.")
+        raise RecurTraceError(
+            f"no threshold spends {mean_loops:g} loops with a floor of {floor}; give more loops, or a smaller floor."
+        )
 
     def chosen(rows: np.ndarray) -> OperatingPoint:
         points = operating_points(values[rows], loss[rows], correct[rows], signal, floor, max_depth)
