@@ -99,7 +99,7 @@ def headline(space: Workspace) -> list[tuple[str, str]]:
 
     best = mean(max(row.accuracy for row in analysis.fixed) for analysis in analyses)
     return [
-        ("one loop, the base", accuracy("fixed-1")),
+        ("one loop, no added depth", accuracy("fixed-1")),
         ("best fixed depth", f"{100 * best:.1f} %"),
         ("adaptive", accuracy("recurtrace")),
         ("mean loops", f"{mean(row.mean_depth for row in methods('recurtrace')):.2f}"),
