@@ -72,7 +72,7 @@ def stops_table(space: Workspace) -> Table:
     analyses = [analysis for analysis in space.head_analyses if analysis.buckets]
     if not analyses:
         return Table("stops", "", missing="analysis/*.json (recurtrace compare --out)")
-    depths = range(2, 8)
+    depths = range(2, min(7, analyses[0].depths) + 1)
     rows = []
     for buckets in zip(*(analysis.buckets for analysis in analyses), strict=True):
         cells = [spread((one.fixed[t - 1] for one in buckets), ".1f", 100) for t in depths]

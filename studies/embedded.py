@@ -7,6 +7,8 @@ tables into the page.
 """
 
 import argparse
+import math
+import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import mean
@@ -88,9 +90,14 @@ def halting_headline(space: Workspace) -> str:
     return (
         f"{len(found)} training seeds, {analyses[0].items:,} test items: {own} % at "
         f"{spread(row.mean_depth for row in found)} loops in the mean, fixed depths of as many loops {fixed} % (exact "
-        f"McNemar p ≤ {max(row.p_value for row in found):.1g} on every seed); the best fixed depth, {depths} loops, "
-        f"{most} %."
+        f"McNemar p < {_above(max(row.p_value for row in found))} on every seed); the best fixed depth, {depths} "
+        f"loops, {most} %."
     )
+
+
+def _above(p: float) -> str:
+    """The next power of ten."""
+    return f"1e{math.floor(math.log10(p)) + 1}"
 
 
 HEADLINES = {"study": headline, "halting": halting_headline}
@@ -117,9 +124,10 @@ def main() -> None:
         recipe = PipelineRecipe.read_with(arguments.recipe, arguments.changes)
         check_loops(recipe.loops)
         Pipeline(recipe, lambda name, skipped: print(f"{name}: done before" if skipped else name, flush=True)).run()
-        space, command = read_workspace(recipe.out), " --set ".join([command, *arguments.changes])
+        space = read_workspace(recipe.out)
     else:
         space, command = read_workspace(arguments.records), f"{command} --records FOLDER"
+    command = " ".join([command, *(f"--set {shlex.quote(change)}" for change in arguments.changes)])
     text = page(space, command, names)
     print(text)
     if arguments.readme is not None:

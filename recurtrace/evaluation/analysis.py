@@ -20,7 +20,7 @@ from recurtrace.evaluation.statistics import (
     threshold_sweep,
     transitions,
 )
-from recurtrace.halting.calibrate import best_fixed, calibrate, operating_points, rationed
+from recurtrace.halting.calibrate import best_fixed, between, calibrate, operating_points, rationed
 from recurtrace.halting.comparison import Result, compare
 from recurtrace.halting.oracle import Oracle
 from recurtrace.halting.policies import at_depths, signal_values, stop_depths
@@ -103,7 +103,7 @@ def analyse(
             own.floor,
         ),
         threshold_sweep=threshold_sweep(probs, test["correct"], seeds),
-        gap_closed=gap_closed(best.accuracy, own.accuracy, ceiling) if ceiling > best.accuracy else None,
+        gap_closed=gap_closed(best.accuracy, own.accuracy, ceiling),
         leave_one_out=_leave_one_out(probs, test, own.floor, max_depth),
         operating_points=_operating_points(heldout, heldout_probs, test, probs, own, max_depth),
         tasks=_tasks(heldout, test, heads),
@@ -192,9 +192,12 @@ def _rations(
 ) -> list[MatchedResult]:
     """The head where loops are rationed: thresholds that spend so many on held-out items, on the test items."""
     most = min(max_depth or len(test.depths), len(test.depths))
-    points = operating_points(heldout_probs, heldout["loss"], heldout["correct"], "head", floor, most)
+    tried = between(heldout_probs[:, floor - 1 : most - 1], "head")
+    points = operating_points(heldout_probs, heldout["loss"], heldout["correct"], "head", floor, most, tried)
     rows = []
     for ration in range(floor + 1, most):
+        if points[0].mean_depth > ration:  # a head that is sure beyond doubt
+            continue
         threshold = rationed(points, ration).threshold
         depths = stop_depths(probs, "head", threshold, floor, max_depth)
         rows.append(replace(_matched(depths, threshold, test), ration=ration))
@@ -202,16 +205,19 @@ def _rations(
 
 
 def _matched(depths: np.ndarray, threshold: float, test: Sweep) -> MatchedResult:
-    own, fixed = (at_depths(test["correct"], of) for of in (depths, as_many(depths)))
-    change, interval = transitions(fixed, own), paired_bootstrap(own * 1.0 - fixed, test.folds())
+    right, own = test["correct"] * 1.0, at_depths(test["correct"], depths)
+    least, more = divmod(int(depths.sum()), len(depths))
+    share = more / len(depths)  # that gets one loop more; where it is none there may be no such loop
+    fixed = (1 - share) * right[:, least - 1] + (share * right[:, least] if more else 0.0)
+    interval = paired_bootstrap(own - fixed, test.folds())
+    tests = [transitions(at_depths(test["correct"], drawn), own).p_value for drawn in as_many(depths)]
     return MatchedResult(
         threshold=threshold,
         mean_depth=float(depths.mean()),
         accuracy=float(own.mean()),
         fixed_accuracy=float(fixed.mean()),
-        gained=change.gained,
-        lost=change.lost,
-        p_value=change.p_value,
+        way=gap_closed(float(fixed.mean()), float(own.mean()), float(right.max(axis=1).mean())),
+        p_value=float(np.median(tests)),
         gain_low=interval.low,
         gain_high=interval.high,
     )

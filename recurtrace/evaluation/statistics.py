@@ -16,6 +16,7 @@ from recurtrace.halting.rule import StoppingRule
 from recurtrace.records import Composition, Gap, HeadAtDepth, ThresholdRow
 
 BOOTSTRAP = 10_000
+LOTS = 101
 
 
 @dataclass(frozen=True)
@@ -234,14 +235,15 @@ def threshold_sweep(
     return rows
 
 
-def as_many(depths: np.ndarray) -> np.ndarray:
-    """Two neighbouring depths that spend as many loops in all: a lot draws the items that get one more."""
+def as_many(depths: np.ndarray, lots: int = LOTS) -> np.ndarray:
+    """[lots, n] two neighbouring depths that spend as many loops in all; each lot draws the items that get one more."""
     least, more = divmod(int(depths.sum()), len(depths))
-    fixed = np.full(len(depths), least)
-    fixed[np.random.default_rng(0).permutation(len(depths))[:more]] += 1
+    rng, fixed = np.random.default_rng(0), np.full((lots, len(depths)), least)
+    for drawn in fixed:
+        drawn[rng.permutation(len(depths))[:more]] += 1
     return fixed
 
 
-def gap_closed(best_fixed: float, adaptive: float, ceiling: float) -> float:
-    """Which share of the way from the best fixed depth to the correctness ceiling was gone."""
-    return (adaptive - best_fixed) / (ceiling - best_fixed)
+def gap_closed(fixed: float, adaptive: float, ceiling: float) -> float | None:
+    """Which share of the way from a fixed depth to the correctness ceiling was gone; None where there is none to go."""
+    return (adaptive - fixed) / (ceiling - fixed) if ceiling > fixed else None

@@ -43,6 +43,8 @@ class Calibration:
     folds: list[dict[str, float]]
     """Each fold at the threshold that the others chose: its gain in accuracy and likelihood over the floor."""
     examples: int
+    mean_loops: float | None = None
+    """The ration that chose the threshold, instead of `select`."""
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -79,13 +81,10 @@ def calibrate(
     floor = best_fixed(loss[:, :max_depth]) if min_depth is None else min_depth
     if not 1 <= floor <= max_depth:
         raise RecurTraceError(f"the floor must lie between 1 and the budget of {max_depth}, got {floor}.")
-    if mean_loops is not None and mean_loops < floor:
-        raise RecurTraceError(
-            f"no threshold spends {mean_loops:g} loops with a floor of {floor}; give more loops, or a smaller floor."
-        )
 
     def chosen(rows: np.ndarray) -> OperatingPoint:
-        points = operating_points(values[rows], loss[rows], correct[rows], signal, floor, max_depth)
+        tried = None if mean_loops is None else between(values[rows][:, floor - 1 : max_depth - 1], signal)
+        points = operating_points(values[rows], loss[rows], correct[rows], signal, floor, max_depth, tried)
         return best_point(points, select, tolerance) if mean_loops is None else rationed(points, mean_loops)
 
     everything = np.arange(len(sweep))
@@ -106,7 +105,7 @@ def calibrate(
         t: {"nll": float(loss[:, t - 1].mean()), "accuracy": float(correct[:, t - 1].mean())}
         for t in range(1, max_depth + 1)
     }
-    return Calibration(signal, select, chosen(everything), fixed, tried, len(sweep))
+    return Calibration(signal, select, chosen(everything), fixed, tried, len(sweep), mean_loops)
 
 
 def best_fixed(losses: np.ndarray) -> int:
@@ -115,11 +114,17 @@ def best_fixed(losses: np.ndarray) -> int:
 
 
 def operating_points(
-    values: np.ndarray, loss: np.ndarray, correct: np.ndarray, signal: str, min_depth: int, max_depth: int
+    values: np.ndarray,
+    loss: np.ndarray,
+    correct: np.ndarray,
+    signal: str,
+    min_depth: int,
+    max_depth: int,
+    tried: list[float] | None = None,
 ) -> list[OperatingPoint]:
-    """One for every threshold that could make a difference, by rising mean depth."""
+    """One for every threshold that is tried, by default those that could make a difference, by rising mean depth."""
     points = []
-    for threshold in thresholds(values[:, min_depth - 1 : max_depth - 1], signal):
+    for threshold in tried or thresholds(values[:, min_depth - 1 : max_depth - 1], signal):
         depths = stop_depths(values, signal, threshold, min_depth, max_depth)
         nll, accuracy = float(at_depths(loss, depths).mean()), float(at_depths(correct, depths).mean())
         points.append(OperatingPoint(threshold, min_depth, max_depth, float(depths.mean()), nll, accuracy))
@@ -128,14 +133,17 @@ def operating_points(
 
 def thresholds(values: np.ndarray, signal: str) -> list[float]:
     """Candidates: hundredths for probabilities, else between the quantiles of what occurs, below and above them all."""
-    if SIGNALS[signal].probability:
-        return [hundredth / 100 for hundredth in range(101)]
+    return [hundredth / 100 for hundredth in range(101)] if SIGNALS[signal].probability else between(values, signal)
+
+
+def between(values: np.ndarray, signal: str) -> list[float]:
+    """Thresholds between the quantiles of what occurs, below and above them all."""
     finite = values[np.isfinite(values)]
     if finite.size == 0:
         return [0.0]
     levels = np.unique(np.quantile(finite, np.linspace(0, 1, CANDIDATES)))
-    between = (levels[1:] + levels[:-1]) / 2
-    return [float(levels[0]) - 1, *between.tolist(), float(levels[-1]) + 1]
+    tried = np.array([levels[0] - 1, *(levels[1:] + levels[:-1]) / 2, levels[-1] + 1], dtype=np.float64)
+    return (np.clip(tried, 0, 1) if SIGNALS[signal].probability else tried).tolist()
 
 
 def best_point(points: list[OperatingPoint], select: Selector, tolerance: float = 0.0) -> OperatingPoint:
@@ -147,4 +155,10 @@ def best_point(points: list[OperatingPoint], select: Selector, tolerance: float 
 
 def rationed(points: list[OperatingPoint], mean_loops: float) -> OperatingPoint:
     """The largest mean depth that is no larger than `mean_loops`."""
+    least = min(point.mean_depth for point in points)
+    if least > mean_loops:
+        raise RecurTraceError(
+            f"no threshold spends {mean_loops:g} loops or fewer, the least is {least:.2f}; give more loops, or a "
+            "smaller floor."
+        )
     return max((point for point in points if point.mean_depth <= mean_loops), key=lambda point: point.mean_depth)

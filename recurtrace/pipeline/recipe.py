@@ -63,7 +63,7 @@ class PipelineRecipe(Recipe):
     test: PositiveInt = 2400
     """Test items to sweep, and to evaluate where no suites are named, over all tasks."""
     test_per_task: PositiveInt | None = None
-    """As many of each task instead, as the held-out items are drawn."""
+    """Test items of each task, instead of `test` over all of them."""
     depth: int = Field(16, ge=2)
     """Deepest loop of the sweeps."""
     heads: list[str] = list(OBJECTIVES)

@@ -210,7 +210,7 @@ class OperatingPointResult:
 class MatchedResult:
     """The head at one threshold, against fixed depths that spend as many loops on the test items.
 
-    These are the two whole depths next to the head's mean depth: a lot draws the items that get one loop more.
+    These are the two whole depths next to the head's mean depth; a lot draws the items that get one loop more.
     """
 
     threshold: float
@@ -218,12 +218,11 @@ class MatchedResult:
     """On the test items, of both."""
     accuracy: float
     fixed_accuracy: float
-    gained: int
-    """Items right with the head alone."""
-    lost: int
-    """Items right at the fixed depths alone."""
+    """Expected over all lots."""
+    way: float | None
+    """Share of the way from there to the correctness ceiling; None where there is no way to go."""
     p_value: float
-    """Exact McNemar test between the two."""
+    """Exact McNemar test between the two: the median of many lots."""
     gain_low: float
     """Lower end of the 95 % bootstrap interval of the gain in accuracy."""
     gain_high: float

@@ -107,6 +107,7 @@ def accuracy_by_loops(points: LoopPoints) -> Figure:
     fixed = np.array([[100 * row.accuracy for row in analysis.fixed] for analysis in analyses]).mean(axis=0)
     depths = [row.depth for row in analyses[0].fixed]
     axes.plot(depths, fixed, color=INK, lw=1.4, marker="o", ms=3.5, zorder=2)
+    drawn = _along(np.array(depths), fixed)
     labels = [Label("fixed depth", INK, depths[-1], float(fixed[-1]))]
     best = float(fixed.max())
     axes.axhline(best, color=MUTED, lw=0.8, ls="--", zorder=1)
@@ -131,6 +132,7 @@ def accuracy_by_loops(points: LoopPoints) -> Figure:
     if shared := [ration for ration in rations[0] if all(ration in rows for rows in rations)]:
         curve = np.array([[rows[ration] for ration in shared] for rows in rations]).mean(axis=0)
         axes.plot(*curve.T, color=ACCENT, lw=1.2, alpha=0.7, zorder=2)
+        drawn += _along(*curve.T)
         labels.append(Label("at other thresholds", ACCENT, *map(float, curve[0])))
     axes.set_xlabel("mean loops")
     axes.set_ylabel("accuracy, %")
@@ -140,8 +142,6 @@ def accuracy_by_loops(points: LoopPoints) -> Figure:
     axes.set_xlim(0.9, depths[-1] * 1.15)
     axes.margins(y=0.12)
     _leave_out_the_floor(axes, fixed, [label.y for label in labels])
-    between = 2 ** np.linspace(0, np.log2(depths[-1]), 200)
-    drawn = [Span(x / 1.02, x * 1.02, y) for x, y in zip(between, np.interp(between, depths, fixed), strict=True)]
     heights = [best, *(100 * float(np.mean(seeds)) for seeds in lines.values())]
     drawn += [Span(0.9, 1.1 * depths[-1], height) for height in heights]
     _label_beside(axes, labels, drawn)
@@ -172,6 +172,15 @@ class Span(NamedTuple):
     y: float
 
 
+def _along(x: np.ndarray, y: np.ndarray) -> list[Span]:
+    """What a line through these points takes."""
+    places = 2 ** np.linspace(np.log2(x[0]), np.log2(x[-1]), 200)
+    return [
+        Span(place / 1.02, place * 1.02, float(height))
+        for place, height in zip(places, np.interp(places, x, y), strict=True)
+    ]
+
+
 def _label_beside(axes: Axes, labels: list[Label], lines: list[Span]) -> None:
     """A name to the right of each point; points in one place share one, and names move off each other and off lines."""
     low, high = axes.get_ylim()
@@ -192,11 +201,12 @@ def _label_beside(axes: Axes, labels: list[Label], lines: list[Span]) -> None:
         heights = (label.y + side * quarter * step / 4 for quarter in range(400) for side in (-1, 1))
         crossed = [line for line in lines if line.start < end and start < line.end]
         beside = [span for span in taken if span.start < end and start < span.end]
-        height = next(
+        free = (
             y
             for y in heights
             if all(abs(y - span.y) >= step for span in beside) and all(abs(y - line.y) > step / 2 for line in crossed)
         )
+        height = next(free, label.y)
         taken.append(Span(start, end, height))
         axes.annotate(
             label.text,

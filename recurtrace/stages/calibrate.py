@@ -34,8 +34,8 @@ class CalibrateSettings(StageSettings):
     """Largest depth (budget)."""
     tolerance: NonNegativeFloat = 0.0
     """How much of it may be lost, in nats or as a share of items."""
-    mean_loops: float | None = Field(default=None, ge=1)
-    """A ration instead of --select: the threshold with which held-out items take so many loops in the mean."""
+    mean_loops: float | None = Field(default=None, ge=1, exclude_if=lambda value: value is None)
+    """A ration instead of --select: the threshold with which held-out items take at most so many loops in the mean."""
 
     @model_validator(mode="after")
     def _check(self) -> "CalibrateSettings":

@@ -7,7 +7,6 @@ that appear whole or not at all, and a stop at the first loss that is not finite
 
 import math
 import os
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -96,14 +95,22 @@ class LoopTrainer(Trainer):
         return self.rows if self.rows is not None else super()._get_train_sampler(train_dataset)
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
+        is_made = self.optimizer is not None  # DeepSpeed asks a second time
         optimizer = super().create_optimizer(model)
-        if self.block_learning_rate is not None:
-            named = (self.model if model is None else model).named_parameters()
-            block = {id(weight) for name, weight in named if not re.search(r"(^|\.)loop\.", name)}
-            for group in list(optimizer.param_groups):
-                looped = [weight for weight in group["params"] if id(weight) in block]
-                group["params"] = [weight for weight in group["params"] if id(weight) not in block]
-                optimizer.add_param_group({**group, "params": looped, "lr": self.block_learning_rate})
+        if self.block_learning_rate is not None and not is_made:
+            whole: Any = self.model if model is None else model
+            loop = self.accelerator.unwrap_model(whole, keep_torch_compile=False).loop
+            added = {id(weight) for weight in loop.parameters()}
+            groups = optimizer.param_groups
+            split = [
+                {**group, "params": weights, **({} if is_added else {"lr": self.block_learning_rate})}
+                for group in groups
+                for is_added in (True, False)
+                if (weights := [weight for weight in group["params"] if (id(weight) in added) == is_added])
+            ]
+            groups.clear()
+            for group in split:
+                optimizer.add_param_group(group)
         return optimizer
 
     # --- depth --------------------------------------------------------------------------------------------------

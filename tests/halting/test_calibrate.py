@@ -93,12 +93,17 @@ def test_a_ration_of_loops_is_spent_and_not_exceeded(easy_and_hard):
     for ration in (2, 2.5, 3):
         point = calibrate(sweep, values, "head", mean_loops=ration).point
         depths = stop_depths(values, "head", point.threshold, 1, T)
-        deeper = stop_depths(values, "head", point.threshold - 0.01, 1, T)
+        deeper = stop_depths(values, "head", point.threshold - 0.02, 1, T)
         assert depths.mean() == point.mean_depth <= ration < deeper.mean()
         assert point.min_depth == 1
     assert calibrate(sweep, values, "head", mean_loops=3, min_depth=2).point.min_depth == 2
-    with pytest.raises(RecurTraceError, match="no threshold spends 2 loops with a floor of 3"):
+    assert 0 <= calibrate(sweep, values, "head", mean_loops=99).point.threshold <= 1
+    with pytest.raises(RecurTraceError, match="no threshold spends 2 loops or fewer, the least is 3.00"):
         calibrate(sweep, values, "head", mean_loops=2, min_depth=3)
+    with pytest.raises(RecurTraceError, match="no threshold spends 2 loops or fewer"):  # a head beyond doubt
+        calibrate(sweep, np.ones_like(values), "head", mean_loops=2)
+    with pytest.raises(RecurTraceError, match="the least is 2.00"):  # nothing has changed before the second loop
+        calibrate(sweep, np.where(np.arange(T) == 0, np.inf, values), "kl", mean_loops=1.5)
 
 
 def test_signals_that_stop_above(easy_and_hard):

@@ -107,7 +107,7 @@ def draws():
 def exact_bounds(differences, share):
     """Gains between which the quantile of a bootstrap over evaluation seeds lies, whatever 10,000 draws give."""
     ways, chances = draws()
-    sums = np.add.reduceat(np.array(differences, dtype=int), range(0, ITEMS, EIGHTH))
+    sums = np.add.reduceat(np.array(differences, dtype=float), range(0, ITEMS, EIGHTH))
     gains = ways @ sums / ITEMS
     order = np.argsort(gains)
     below = np.cumsum(chances[order])

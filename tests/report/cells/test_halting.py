@@ -100,15 +100,22 @@ def test_the_head_against_as_many_fixed_loops(study, halting):
         for one, tau in zip(halting, taus, strict=True):
             depths = one.stops(one.signal(one.test, None), tau, one.floor)
             least, more = divmod(sum(depths), ITEMS)
-            lot = set(np.random.default_rng(0).permutation(ITEMS).tolist()[:more])
-            right, other = one.correct(depths), one.correct([least + (i in lot) for i in range(ITEMS)])
-            gained, lost = (sum(a > b for a, b in zip(*pair, strict=True)) for pair in ((right, other), (other, right)))
-            gains = [int(a) - int(b) for a, b in zip(right, other, strict=True)]
+            right = one.correct(depths)
+            other = [
+                Fraction((ITEMS - more) * row[least - 1] + (more * row[least] if more else 0), ITEMS)
+                for row in one.right
+            ]
+            gains = [int(a) - b for a, b in zip(right, other, strict=True)]
             lows.append(exact_bounds(gains, 0.025))
             highs.append(exact_bounds(gains, 0.975))
-            p = binomtest(gained, gained + lost).pvalue if gained + lost else 1.0
-            way = (sum(right) - sum(other)) / (sum(map(any, one.right)) - sum(other))
-            measured.append((tau, sum(depths), sum(right), sum(other), gained - lost, way, p))
+            rng, tests = np.random.default_rng(0), []
+            for _ in range(101):
+                lot = set(rng.permutation(ITEMS).tolist()[:more])
+                drawn = one.correct([least + (i in lot) for i in range(ITEMS)])
+                gained, lost = (sum(a > b for a, b in zip(*of, strict=True)) for of in ((right, drawn), (drawn, right)))
+                tests.append(binomtest(gained, gained + lost).pvalue if gained + lost else 1.0)
+            net, way = sum(gains), sum(gains) / (sum(map(any, one.right)) - sum(other))
+            measured.append((tau, sum(depths), sum(right), sum(other), net, way, np.median(tests)))
         tau, loops, right, other, net, way, p = zip(*measured, strict=True)
         expected[by] = {
             "Way, %": text(way, ".0f", 100),
@@ -127,7 +134,8 @@ def test_the_head_against_as_many_fixed_loops(study, halting):
 def spending(one, ration):
     """The threshold whose held-out depths are deepest within the ration."""
     values = one.signal(one.heldout, None)
-    spent = [(sum(one.stops(values, tau, one.floor)), tau) for tau in one.candidates(None, values, one.floor)]
+    candidates = [min(1.0, max(0.0, tau)) for tau in one.candidates("entropy", values, one.floor)]
+    spent = [(sum(one.stops(values, tau, one.floor)), tau) for tau in candidates]
     most = max(loops for loops, _ in spent if loops <= ration * ITEMS)
     return next(tau for loops, tau in spent if loops == most)
 
