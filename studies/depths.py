@@ -77,7 +77,7 @@ def stops_table(space: Workspace) -> Table:
     for buckets in zip(*(analysis.buckets for analysis in analyses), strict=True):
         cells = [spread((one.fixed[t - 1] for one in buckets), ".1f", 100) for t in depths]
         own = [spread(one.mean_depth for one in buckets), spread((one.accuracy for one in buckets), ".1f", 100)]
-        rows.append([buckets[0].bucket.split("=")[1], str(buckets[0].items), *own, *cells])
+        rows.append([buckets[0].bucket.removeprefix("facts="), str(buckets[0].items), *own, *cells])
     columns = ["Facts", "Items", "Loops", "Accuracy, %", *(f"T={t}" for t in depths)]
     return Table("stops", "Where the head stops, by the number of facts", columns, rows)
 

@@ -81,6 +81,14 @@ def test_a_block_that_is_named_is_not_the_probes(recipe):
     assert "probe" in of_probe["train loop 0"].after
 
 
+def test_a_test_of_as_many_items_of_each_task(recipe):
+    made = PipelineRecipe.read_with(recipe, ["test_per_task=5"])
+    settings = {stage.name: stage.steps[0][1] for stage in Pipeline(made).stages()}
+    for name in ("sweep test 0", "evaluate loop 0", "evaluate base"):
+        assert (settings[name].per_task, settings[name].count) == (5, None)
+    assert settings["sweep heldout 0"].count == 40
+
+
 def test_an_ablation_without_memory_is_plain_looping(recipe):
     ablation = ["ablations={bare: {loop_memory: false}}", "overrides={bare: {train_block: true}}"]
     plan = {stage.name: stage for stage in Pipeline(PipelineRecipe.read_with(recipe, ablation)).stages()}

@@ -12,6 +12,7 @@ from recurtrace.errors import RecurTraceError
 from recurtrace.evaluation.statistics import (
     Deepened,
     Transitions,
+    as_many,
     by_seed,
     composition,
     deepened,
@@ -192,3 +193,12 @@ def test_the_gap_is_a_mean_over_evaluation_seeds():
     depths, right = np.array([2, 4, 2, 2, 8, 3]), np.array([1, 0, 1, 1, 0, 1])
     found = mean_gap(depths, right, np.array([0, 0, 1, 1, 1, 2]))  # the third seed has no hard item
     assert (found.easy, found.hard, found.gap) == (pytest.approx(7 / 3), 6, 4)
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=40))
+def test_fixed_depths_of_as_many_loops(depths):
+    fixed = as_many(np.array(depths), lots=5)
+    assert fixed.shape == (5, len(depths))
+    assert (fixed.sum(axis=1) == sum(depths)).all()
+    assert fixed.max() - fixed.min() <= 1
+    assert fixed.max() <= max(depths)  # no deeper than the budget

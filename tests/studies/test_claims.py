@@ -9,7 +9,8 @@ from recurtrace.errors import RecurTraceError
 from recurtrace.records import DepthResult, Evaluation, EvaluationManifest, ItemRecord
 from recurtrace.report.workspace import Workspace
 from studies.claims import claims, difference, right
-from studies.depths import FATES, fate_table
+from studies.depths import FATES, fate_table, stops_table
+from studies.embedded import _above, halting_headline
 from tests.report.test_report import TRAINED, head, made, named
 
 HEAD = "The head beats fixed depths of as many loops, and is at least the best one"
@@ -112,3 +113,21 @@ def test_what_becomes_of_an_answer(space):
 
     space.evaluations["loop"] = [evaluation(rule)]
     assert fate_table(space, deepest=9).rows == [[fate, "20.0"] for fate in FATES]
+
+
+def test_the_sentences_about_the_head(space):
+    said = halting_headline(space)
+    first = space.head_analyses[0]
+    assert said.startswith(f"2 training seeds, {first.items} test items: ")
+    worst = max(one.matched.p_value for one in space.head_analyses)
+    assert f"p < {_above(worst)} on every seed" in said
+    assert worst < float(_above(worst)) <= 10 * worst
+
+
+def test_where_the_head_stops(space):
+    table = stops_table(space)
+    rows = {row[0]: row for row in table.rows}
+    first = {bucket.bucket: bucket for bucket in space.head_analyses[0].buckets}
+    assert list(rows) == list(first)
+    assert all(int(row[1]) == first[name].items for name, row in rows.items())
+    assert not stops_table(replace(space, analyses=[])).rows

@@ -10,6 +10,7 @@ from recurtrace.model.families import QWEN3
 from recurtrace.training.methods import LORA_TOLERANCE, build_model, loop_config, matched_ranks, on_its_base
 from recurtrace.training.recipe import TrainRecipe
 from recurtrace.training.train import train
+from recurtrace.training.trainer import LoopTrainer
 from tests.conftest import tokens
 from tests.training.runs import same
 
@@ -133,6 +134,22 @@ def test_the_block_may_learn_at_a_rate_of_its_own(recipe):
     assert (up(slow) - before).abs().max() < (up(one) - before).abs().max() / 1e3
     memories = [RecurTraceForCausalLM.from_pretrained(folder).loop.memory[0].o_proj.weight for folder in (one, slow)]
     assert memories[1].abs().max() > memories[0].abs().max() / 2  # which starts at zero
+
+
+def test_groups_of_the_optimizer_are_made_once(recipe, monkeypatch):
+    """DeepSpeed asks for the optimizer twice; plain looping has no weight in some groups."""
+    made = []
+
+    def create(trainer, model=None, original=LoopTrainer.create_optimizer):
+        made.append([[group["lr"], len(group["params"])] for group in original(trainer, model).param_groups])
+        made.append([[group["lr"], len(group["params"])] for group in original(trainer, model).param_groups])
+        return trainer.optimizer
+
+    monkeypatch.setattr(LoopTrainer, "create_optimizer", create)
+    train(recipe(method="plain_loop", train_block=True, block_learning_rate=1e-5))
+    assert made[0] == made[1]
+    assert all(count for _, count in made[0])
+    assert {rate for rate, _ in made[0]} == {recipe().learning_rate, 1e-5}
 
 
 def test_the_matched_same_start(recipe):
