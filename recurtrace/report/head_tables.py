@@ -118,7 +118,7 @@ def matched(analyses: list[HeadAnalysis]) -> Table:
     rows = [
         [
             by,
-            spread(row.threshold for row in found),
+            spread((row.threshold for row in found), ".3f"),
             spread(row.mean_depth for row in found),
             spread((row.accuracy for row in found), ".1f", 100),
             spread((row.fixed_accuracy for row in found), ".1f", 100),

@@ -119,7 +119,7 @@ def test_the_head_against_as_many_fixed_loops(study, halting):
         tau, loops, right, other, net, way, p = zip(*measured, strict=True)
         expected[by] = {
             "Way, %": text(way, ".0f", 100),
-            "τ": text(tau), "Loops": text(loops, times=1 / ITEMS), "Accuracy, %": text(right, ".1f", 100 / ITEMS),
+            "τ": text(tau, ".3f"), "Loops": text(loops, times=1 / ITEMS), "Accuracy, %": text(right, ".1f", 100 / ITEMS),
             "Fixed, %": text(other, ".1f", 100 / ITEMS), "Difference, points": text(net, "+.1f", 100 / ITEMS),
             "p": ", ".join(f"{one:.2g}" for one in p),
         }  # fmt: skip
