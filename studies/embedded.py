@@ -7,7 +7,6 @@ tables into the page.
 """
 
 import argparse
-import math
 import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -90,14 +89,9 @@ def halting_headline(space: Workspace) -> str:
     return (
         f"{len(found)} training seeds, {analyses[0].items:,} test items: {own} % at "
         f"{spread(row.mean_depth for row in found)} loops in the mean, fixed depths of as many loops {fixed} % (exact "
-        f"McNemar p < {_above(max(row.p_value for row in found))} on every seed); the best fixed depth, {depths} "
-        f"loops, {most} %."
+        f"McNemar p = {', '.join(f'{row.p_value:.2g}' for row in found)}, seed by seed); the best fixed depth, "
+        f"{depths} loops, {most} %."
     )
-
-
-def _above(p: float) -> str:
-    """The next power of ten."""
-    return f"1e{math.floor(math.log10(p)) + 1}"
 
 
 HEADLINES = {"study": headline, "halting": halting_headline}

@@ -205,12 +205,11 @@ def _rations(
 
 
 def _matched(depths: np.ndarray, threshold: float, test: Sweep) -> MatchedResult:
-    right, own = test["correct"] * 1.0, at_depths(test["correct"], depths)
-    least, more = divmod(int(depths.sum()), len(depths))
-    share = more / len(depths)  # that gets one loop more; where it is none there may be no such loop
-    fixed = (1 - share) * right[:, least - 1] + (share * right[:, least] if more else 0.0)
+    """Accuracy of the fixed depths is expected over all lots, which leave the same share of items at each depth."""
+    right, own, lots = test["correct"] * 1.0, at_depths(test["correct"], depths), as_many(depths)
+    fixed = sum((lots[0] == t).mean() * right[:, t - 1] for t in np.unique(lots[0]))
     interval = paired_bootstrap(own - fixed, test.folds())
-    tests = [transitions(at_depths(test["correct"], drawn), own).p_value for drawn in as_many(depths)]
+    tests = [transitions(at_depths(test["correct"], drawn), own).p_value for drawn in lots]
     return MatchedResult(
         threshold=threshold,
         mean_depth=float(depths.mean()),
