@@ -65,8 +65,10 @@ docs: install  ## put what the examples print now into README and docs
 	$(BIN)/python -m tests.explorer.screenshot docs/images/explorer.png
 	$(BIN)/python -m studies.plans --page docs/reproducing.md
 
-study: install  ## train and compare on the embedded base, three seeds (hours on two cores)
-	$(BIN)/python -m studies.embedded --page docs/results.md --readme README.md
+study: install  ## train and compare on the embedded base, three seeds (hours); a second terminal can take part
+	OMP_NUM_THREADS=1 $(BIN)/python -m studies.embedded --share --page docs/results.md --readme README.md
+	OMP_NUM_THREADS=1 $(BIN)/python -m studies.embedded --share --recipe embedded/halting \
+	 --tables stops,main,matched,calibration --page docs/results.md --mark "halting study"
 	$(BIN)/python -m studies.choices --page docs/choices.md
 
 lock: install  ## write requirements.lock from what is installed

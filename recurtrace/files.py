@@ -88,6 +88,10 @@ def locked(folder: Path) -> Iterator[None]:
         yield
 
 
+class BusyError(RecurTraceError):
+    """Another process has the lock."""
+
+
 @contextmanager
 def lock(path: Path, what: str) -> Iterator[None]:
     """A file that one process at a time can have; `what` begins the sentence that the others get."""
@@ -107,9 +111,8 @@ def _lock(path: Path, what: str) -> int:
         except BlockingIOError:
             owner = os.read(file, 1000).decode(errors="replace").strip() or "which has just begun"
             os.close(file)
-            raise RecurTraceError(
-                f"{what} by another process, {owner}; wait until it ends, or choose another folder."
-            ) from None
+            said = f"{what} by another process, {owner}; wait until it ends, or choose another folder."
+            raise BusyError(said) from None
         except OSError as error:
             if error.errno not in _NO_LOCKS:
                 os.close(file)

@@ -40,7 +40,10 @@ OWN_TABLES: dict[str, Callable[[Workspace], Table]] = {
     "fates": lambda space: fate_table(space, DEEPEST),
     "stops": stops_table,
 }
-TABLES = (*OWN_TABLES, "main", "matched", "checks", "memory", "ablation", "calibration", "budget")
+TABLES = (
+    *OWN_TABLES,
+    *("main", "strengths", "matched", "checks", "memory", "ablation", "same-start", "blocks", "calibration", "budget"),
+)
 
 
 def page(space: Workspace, command: str, names: Sequence[str] = TABLES) -> str:
@@ -101,6 +104,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--recipe", default="embedded/study")
     parser.add_argument("--set", dest="changes", action="append", default=[], help="change a field of the recipe")
+    parser.add_argument("--share", action="store_true", help="leave stages that another process is running to it")
     parser.add_argument("--records", type=Path, help="write of a study's folder what is there, and run nothing")
     parser.add_argument("--page", type=Path, help="page to write the tables into")
     parser.add_argument("--readme", type=Path, help="page to write the outcome into, in a few sentences")
@@ -117,7 +121,7 @@ def main() -> None:
     if arguments.records is None:
         recipe = PipelineRecipe.read_with(arguments.recipe, arguments.changes)
         check_loops(recipe.loops)
-        Pipeline(recipe, lambda name, skipped: print(f"{name}: done before" if skipped else name, flush=True)).run()
+        Pipeline(recipe, lambda *said: print(": ".join(filter(None, said)), flush=True)).run(share=arguments.share)
         space = read_workspace(recipe.out)
     else:
         space, command = read_workspace(arguments.records), f"{command} --records FOLDER"

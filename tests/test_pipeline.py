@@ -3,6 +3,7 @@
 import contextlib
 import json
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 import yaml
 
 from recurtrace.errors import RecurTraceError
+from recurtrace.files import lock
 from recurtrace.pipeline import Pipeline, PipelineRecipe, Stage
 from recurtrace.stages.settings import StageSettings
 from tests.cli.test_commands import run
@@ -39,7 +41,7 @@ def stages_run(recipe, *changes):
     """Names of the stages that did something."""
     told = []
     Pipeline(PipelineRecipe.read_with(recipe, list(changes)), lambda *one: told.append(one)).run()
-    return [name for name, skipped in told if not skipped]
+    return [name for name, why_not in told if not why_not]
 
 
 def test_the_whole_study(recipe):
@@ -171,9 +173,9 @@ def test_another_seed_leaves_the_first_as_it_is(recipe, tmp_path):
 def test_machines_that_share_a_folder_divide_the_stages(recipe, tmp_path):
     made = PipelineRecipe.read_with(recipe, [f"out={tmp_path / 'out'}", "probe=null", "train.loop.loop_start=2"])
     told = []
-    pipeline = Pipeline(made, lambda name, skipped: told.append(name))
+    pipeline = Pipeline(made, lambda name, why_not: told.append(name))
     with pytest.raises(RecurTraceError, match="train loop 0 needs data, which is not done"):
-        pipeline.run(only=["train loop *"])
+        pipeline.run(only=["train loop"])  # of every seed
     with pytest.raises(RecurTraceError, match="no stage is called 'tain'; the stages are data, evaluate base"):
         pipeline.run(only=["tain"])
     pipeline.run(only=["data"])
@@ -188,7 +190,49 @@ def test_machines_that_share_a_folder_divide_the_stages(recipe, tmp_path):
     with pytest.raises(RecurTraceError, match=r"ended with 3; its output is above"):
         pipeline.run(only=["train full 0"], launcher=[sys.executable, "-c", "raise SystemExit(3)"])
     with pytest.raises(RecurTraceError, match="no launcher 'no-such'; check --launch"):
-        pipeline.run(only=["train full 0"], launcher=["no-such"])
+        pipeline.run(only=["train full *"], launcher=["no-such"])
+
+
+def test_a_stage_that_another_process_runs_is_left_to_it(recipe, tmp_path, monkeypatch):
+    made = PipelineRecipe.read_with(recipe, [f"out={tmp_path / 'out'}", "probe=null", "train.loop.loop_start=2"])
+    told = []
+    pipeline = Pipeline(made, lambda *one: told.append(one))
+    wanted = ["data", "evaluate base", "train full"]
+    with contextlib.ExitStack() as held:
+        (tmp_path / "out" / "stages").mkdir(parents=True)
+        held.enter_context(lock(tmp_path / "out" / "stages" / "data.lock", "it is taken"))
+        with pytest.raises(RecurTraceError, match="data of .* is being run by another process"):
+            pipeline.run(only=wanted)
+        monkeypatch.setattr("recurtrace.pipeline.run.time.sleep", lambda seconds: held.close())
+        pipeline.run(only=wanted, share=True)
+    left = "left to another process"
+    assert told == [("data", left), ("evaluate base", left), ("train full 0", left)] + [
+        (name, "") for name in ("data", "evaluate base", "train full 0")
+    ]
+
+
+@pytest.mark.slow
+def test_two_processes_share_a_study(recipe, tmp_path):
+    """What they make together is what one makes alone."""
+    changes = ["out=out", "probe=null", "train.loop.loop_start=2", "heldout=8", "depth=6"]
+    for name in ("alone", "together"):
+        (tmp_path / name).mkdir()
+    with contextlib.chdir(tmp_path / "alone"):
+        Pipeline(PipelineRecipe.read_with(recipe, changes)).run()
+    command = [sys.executable, "-m", "recurtrace", "run", str(recipe), "--share"]
+    command += [word for change in changes for word in ("--set", change)]
+    both = [
+        subprocess.Popen(
+            command, cwd=tmp_path / "together", stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        for _ in range(2)
+    ]
+    said = [process.communicate(timeout=600)[0] for process in both]
+    assert [process.returncode for process in both] == [0, 0], said
+    assert all("left to another process" in one for one in said)
+    one, other = (result_files(tmp_path / name / "out") for name in ("alone", "together"))
+    assert list(one) == list(other)
+    assert [name for name in one if one[name] != other[name]] == []
 
 
 @pytest.mark.slow
@@ -216,7 +260,7 @@ def test_a_folder_of_an_earlier_version_is_taken_over(recipe, tmp_path):
     (tmp_path / "out" / "stages.json").write_text(json.dumps({"data": digest, "begun": {"data": digest, "probe": "x"}}))
     told = []
     Pipeline(made, lambda *one: told.append(one)).run(only=["data"])
-    assert told == [("data", True)]
+    assert told == [("data", "already done")]
     assert str(pipeline.states(pipeline.stages())["probe"]) == "changed, runs again"
 
 

@@ -23,8 +23,14 @@ def run(
     ] = 200,
     gpus: Annotated[int, typer.Option(min=1, help="For the plan: GPUs that work at a time.")] = 8,
     only: Annotated[
-        list[str] | None, typer.Option(help="Run only stages of this name, e.g. --only 'train * 1'; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            help="Run only stages whose names begin so, e.g. --only 'train loop', --only 'train * 1'; may be repeated."
+        ),
     ] = None,
+    share: Annotated[
+        bool, typer.Option("--share", help="Leave stages that another process is running to it, and wait for them.")
+    ] = False,
     launch: Annotated[
         str, typer.Option(help="Command that starts several processes, e.g. 'accelerate launch --config_file FILE'.")
     ] = "",
@@ -53,8 +59,8 @@ def run(
     console = Console(highlight=False)
     page = Pipeline(
         made,
-        lambda name, skipped: console.print(f"[dim]{name}: already done[/dim]" if skipped else f"[bold]{name}[/bold]"),
-    ).run(only or [], launcher)
+        lambda name, why_not: console.print(f"[dim]{name}: {why_not}[/dim]" if why_not else f"[bold]{name}[/bold]"),
+    ).run(only or [], launcher, share)
     if not page.is_file():
         return  # of a part of the stages
     print_summary(made.out)

@@ -5,7 +5,8 @@ Stages meet in files, so each can be run alone by its own command, with the same
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
@@ -13,12 +14,14 @@ from typing import Any
 
 from recurtrace.assets import place
 from recurtrace.errors import RecurTraceError
-from recurtrace.files import Kind, claim_new, empty, load_manifest, lock, write_json
+from recurtrace.files import BusyError, Kind, claim_new, empty, load_manifest, lock, write_json
 from recurtrace.pipeline.order import Order, Stage
 from recurtrace.pipeline.recipe import PipelineRecipe
 from recurtrace.training.checkpoints import has_trained
 from recurtrace.training.recipe import TrainRecipe
 
+WAIT = 5.0
+"""Seconds until it is looked again whether another process has finished a stage."""
 PIPELINE = Kind("pipeline", "stages", ())
 _ON_THE_BASE = ("data", "probe", "train", "evaluate base")
 
@@ -39,44 +42,71 @@ class State:
         return "done" if self.done else "begun" if self.begun == self.digest else "changed, runs again"
 
 
+def _is_named(stage: str, pattern: str) -> bool:
+    """Of a name or its first words: `train` is all training, `train loop` that of every seed."""
+    return fnmatch(stage, pattern) or fnmatch(stage, f"{pattern} *")
+
+
 class Pipeline:
-    def __init__(self, recipe: PipelineRecipe, tell: Callable[[str, bool], None] = lambda name, skipped: None):
-        """`tell(name, skipped)` is called before each stage: an interface may show where it is."""
+    def __init__(self, recipe: PipelineRecipe, tell: Callable[[str, str], None] = lambda name, why_not: None):
+        """`tell(name, why_not)` is called before each stage: an interface may show where it is. `why_not` says why a
+        stage is not run here; it is empty for one that is."""
         self.recipe, self.out, self.tell = recipe, recipe.out, tell
 
-    def run(self, only: Sequence[str] = (), launcher: Sequence[str] = ()) -> Path:
+    def run(self, only: Sequence[str] = (), launcher: Sequence[str] = (), share: bool = False) -> Path:
         """Run what is not done; returns the report's page.
 
         `only` are patterns of stages to run, so that machines that share the folder can divide them. `launcher` is a
-        command that starts several processes, such as `accelerate launch`.
+        command that starts several processes, such as `accelerate launch`. With `share`, stages that another process
+        is running are left to it, and those that need them wait for it; otherwise they are refused.
         """
         self._adopt_earlier()
         plan = self.stages()
         states = self.states(plan)
-        if unknown := [pattern for pattern in only if not any(fnmatch(name, pattern) for name in states)]:
+        if unknown := [pattern for pattern in only if not any(_is_named(name, pattern) for name in states)]:
             raise RecurTraceError(f"no stage is called {unknown[0]!r}; the stages are {', '.join(states)}.")
         if not (self.out / PIPELINE.manifest).is_dir():
             claim_new(self.out, PIPELINE, self.recipe.overwrite)
-        chosen = [stage for stage in plan if not only or any(fnmatch(stage.name, pattern) for pattern in only)]
-        for stage in chosen:
+        left = [stage for stage in plan if not only or any(_is_named(stage.name, pattern) for pattern in only)]
+        for stage in left:
             self._refuse(stage, states[stage.name])  # all of them before anything is changed
-        if any(stage.name.startswith(_ON_THE_BASE) and not states[stage.name].done for stage in chosen):
+        if any(stage.name.startswith(_ON_THE_BASE) and not states[stage.name].done for stage in left):
             self._check_base()
-        for stage in chosen:
-            file = self._file(stage.name).with_suffix(".lock")
-            file.parent.mkdir(parents=True, exist_ok=True)
-            with lock(file, f"{stage.name} of {str(self.out)!r} is being run"):
-                states = self.states(plan)  # anew: other machines may have finished something
-                if states[stage.name].done:
-                    self.tell(stage.name, True)
-                    continue
-                if missing := [name for name in stage.after if not states[name].done]:
-                    raise RecurTraceError(f"{stage.name} needs {missing[0]}, which is not done; run that first.")
-                self._prepare(stage, states[stage.name])
-                self.tell(stage.name, False)
-                stage.run(launcher)
-                self._note(stage.name, states[stage.name].digest, done=True)
+        told: set[str] = set()
+        while left:
+            others: list[Stage] = []
+            for stage in left:
+                try:
+                    self._run(stage, plan, launcher, {other.name for other in others})
+                except BusyError:
+                    if not share:
+                        raise
+                    others.append(stage)
+                    if stage.name not in told:
+                        self.tell(stage.name, "left to another process")
+                        told.add(stage.name)
+            if len(others) == len(left):
+                time.sleep(WAIT)
+            left = others
         return self.out / "report" / "report.html"
+
+    def _run(self, stage: Stage, plan: Sequence[Stage], launcher: Sequence[str], others: Collection[str]) -> None:
+        """Run a stage unless it is done; `others` are the names of those that another process has."""
+        file = self._file(stage.name).with_suffix(".lock")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with lock(file, f"{stage.name} of {str(self.out)!r} is being run"):
+            states = self.states(plan)  # anew: other machines may have finished something
+            if states[stage.name].done:
+                self.tell(stage.name, "already done")
+                return
+            for name in stage.after:
+                if not states[name].done:
+                    kind = BusyError if name in others else RecurTraceError
+                    raise kind(f"{stage.name} needs {name}, which is not done; run that first.")
+            self._prepare(stage, states[stage.name])
+            self.tell(stage.name, "")
+            stage.run(launcher)
+            self._note(stage.name, states[stage.name].digest, done=True)
 
     def _check_base(self) -> None:
         """Refuse a base that cannot be looped or trained as the recipe says, before data is built for it."""

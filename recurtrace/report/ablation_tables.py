@@ -47,6 +47,11 @@ SYNTHETIC = ("p_hop", "symbolic", "arithmetic")  # those that the paper extrapol
 WINDOWS = {"4B": ("block-24-26",), "8B": ("block-18-20", "block-27-29")}  # the paper's controls, by scale
 
 
+def _tasks(suite: str) -> str:
+    """As it stands in a sentence."""
+    return "all tasks" if suite == "all" else f"the {suite} tasks"
+
+
 def memory(studies: Sequence[Workspace]) -> Table:
     """Loop memory against plain looping: loss at every scale, accuracy, and problems longer than in training."""
     name, title = "memory", "Loop memory against plain looping"
@@ -179,7 +184,7 @@ def ablation(space: Workspace) -> Table:
         right = mean_over(space.evaluations[run], "2", of)
         rows.append([TITLES.get(run, run), *found, spread((one.accuracy for one in right), ".1f")])
     note = (
-        f"{seeds(space, *ordered)} Δ NLL: over the {baseline(space)} on the {suite} tasks, at each run's own best "
+        f"{seeds(space, *ordered)} Δ NLL: over the {baseline(space)} on {_tasks(suite)}, at each run's own best "
         f"loop. Accuracy at two loops. {_not_evaluated(run for run in TITLES if run not in ordered)}"
     ).strip()
     columns = ["Run", "Δ NLL", "Best loop", f"{column}, %"]
@@ -205,7 +210,7 @@ def blocks(space: Workspace) -> Table:
         rows.append([layers, *_against_baseline(space, run, losses), gain])
     absent_runs = [run for run in WINDOWS.get(space.scale, ()) if run not in runs]
     note = (
-        f"{seeds(space, 'loop', 'full', *runs)} Δ over the {baseline(space)}: loss on the {suite} tasks at each run's "
+        f"{seeds(space, 'loop', 'full', *runs)} Δ over the {baseline(space)}: loss on {_tasks(suite)} at each run's "
         f"best loop, accuracy at two loops. {_not_evaluated(absent_runs)}"
     ).strip()
     columns = ["Layers", "Δ NLL", "Best loop", "Δ points"]
@@ -256,7 +261,7 @@ def same_start(space: Workspace) -> Table:
         changes = ", ".join(f"{change:+.3f}" for change in differences(measured[1], measured[0], nll))
         cells = [spread((one.nll for one in run), ".3f") for run in measured]
         rows.append([says, ", ".join(dict.fromkeys(asked)), *cells, changes])
-    note = f"{seeds(space, *names)} Loss on the {suite} tasks, each run at its own best loop and both at four."
+    note = f"{seeds(space, *names)} Loss on {_tasks(suite)}, each run at its own best loop and both at four."
     columns = ["At", "Loops", "Plain, NLL", "Memory, NLL", "Δ NLL, seed by seed"]
     return Table(name, title, columns, rows, note, sources(space, *names), over={columns[-1]: len(tasks)})
 

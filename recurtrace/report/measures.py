@@ -164,8 +164,9 @@ def sources(space: Workspace, *runs: str) -> str:
 
 def seeds(space: Workspace, *runs: str) -> str:
     """The number of training seeds, and what the compared runs do not share."""
-    count = min(len(space.evaluations[run]) for run in runs)
-    said = f"{count} training seeds." if count > 1 else "One training seed."
+    counts = [len(space.evaluations[run]) for run in runs]
+    number = str(max(counts)) if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
+    said = "One training seed." if number == "1" else f"{number} training seeds."
     return f"{said} {space.left_out}".strip()
 
 

@@ -97,12 +97,22 @@ def _start(recipe: TrainRecipe, fields: dict[str, Any]) -> RecurTraceConfig:
     after.override(fields)
     if after.block != before.block:
         raise RecurTraceError(f"{folder} loops other layers than the recipe; leave out loop_start.")
-    named = before.base_model_name_or_path
-    if named is not None and portable_name(recipe.base) not in (named, portable_name(locate_base(named, str(folder)))):
+    comparable = (folder / ADAPTER_FILE).is_file() and before.base_fingerprint is not None
+    if _has_moved(recipe, before) and not comparable:
+        named = before.base_model_name_or_path
         raise RecurTraceError(f"{folder} was made on {named}, not on {recipe.model}; set model to that base.")
     if before.loop_memory and any(getattr(after, name) != getattr(before, name) for name in _SHAPING):
         raise RecurTraceError(f"the memory of {folder} has another shape; leave out {', '.join(_SHAPING)}.")
     return before
+
+
+def _has_moved(recipe: TrainRecipe, before: RecurTraceConfig) -> bool:
+    """Whether the recipe's base is elsewhere than where the model that it continues had it; it may be the same one."""
+    named = before.base_model_name_or_path
+    return named is not None and portable_name(recipe.base) not in (
+        named,
+        portable_name(locate_base(named, str(recipe.start_from))),
+    )
 
 
 def loop_fields(recipe: TrainRecipe) -> dict[str, Any]:
@@ -149,12 +159,16 @@ def _looped(recipe: TrainRecipe) -> RecurTraceForCausalLM:
 
 def _continued(recipe: TrainRecipe, fields: dict[str, Any]) -> RecurTraceForCausalLM:
     """The loop modules of a checkpoint as far as it has them; what the recipe adds is fresh."""
-    _start(recipe, fields)
-    before = RecurTraceForCausalLM.from_pretrained(
-        str(recipe.start_from), **_loading(recipe, frozen=True, revision=False)
-    )
+    moved = _has_moved(recipe, _start(recipe, fields))
+    if moved:
+        at: dict[str, Any] = {"base": load_base(recipe.base, **_loading(recipe, frozen=True))[0]}
+    else:
+        at = _loading(recipe, frozen=True, revision=False)
+    before = RecurTraceForCausalLM.from_pretrained(str(recipe.start_from), **at)  # it refuses a base of other weights
     config = copy.deepcopy(before.config)
     config.override(fields)
+    if moved:
+        config.base_model_name_or_path, config.base_revision = portable_name(recipe.base), recipe.hub.get("revision")
     model = RecurTraceForCausalLM(config, before)  # the base's modules are under the same names in both
     model.loop.to(device=before.device)
     model.loop.load_state_dict(before.loop.state_dict(), strict=False)
@@ -182,7 +196,9 @@ def _adapter(recipe: TrainRecipe) -> nn.Module:
         target_modules=list(ranks),
         task_type="CAUSAL_LM",
     )
-    return get_peft_model(base, lora)
+    model = get_peft_model(base, lora)
+    lora.target_modules = list(ranks)  # PEFT made a set of it, whose order in the file would differ from run to run
+    return model
 
 
 def matched_ranks(config: RecurTraceConfig) -> dict[str, int]:

@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 from dataclasses import replace
+from itertools import combinations
 
 import pytest
 
@@ -203,6 +204,26 @@ def test_the_first_figure_has_a_line_at_the_best_fixed_depth(space):
     (dashed,) = [line for line in axes.lines if line.get_linestyle() == "--"]
     assert dashed.get_ydata() == pytest.approx([max(means)] * 2)
     assert "best fixed" in [label.get_text() for label in axes.texts]
+
+
+def test_names_in_the_first_figure_lie_on_no_other_and_on_no_line(space):
+    """Methods in one place share a name, those close together move apart."""
+    analyses = read_workspace(space).head_analyses
+    figure = figures.accuracy_by_loops(figures.LoopPoints(analyses, {"full fine-tune": [0.5], "adapter": [0.505]}))
+    figure.canvas.draw()
+    (axes,) = figure.axes
+    boxes = {label.get_text(): label.get_window_extent() for label in axes.texts if "one loop" not in label.get_text()}
+    named = ", ".join(boxes)
+    assert all(
+        name in named for name in ("fixed depth", "best fixed", "full fine-tune", "adapter", "RecurTrace", "ACT")
+    )
+    for one, other in combinations(boxes, 2):
+        assert not boxes[one].overlaps(boxes[other]), f"{one} lies on {other}"
+    for line in axes.lines:
+        if line.get_linestyle() in ("-", "--"):
+            path = axes.transData.transform_path(line.get_path().interpolated(50))
+            for name, box in boxes.items():
+                assert not path.intersects_bbox(box.shrunk(0.9, 0.6), filled=False), f"{name} lies on a line"
 
 
 def test_what_one_scale_lacks_is_said(tmp_path):

@@ -39,7 +39,7 @@ def test_one_command_fills_every_table(tmp_path, monkeypatch, capsys):
     embedded.main()
     told = capsys.readouterr().out.split("Written by")[0].splitlines()
     assert told
-    assert all(line.endswith(": done before") for line in told)
+    assert all(line.endswith(": already done") for line in told)
 
 
 def test_a_study_that_the_claims_cannot_read_is_refused_at_once(tmp_path, monkeypatch):

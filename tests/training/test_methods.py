@@ -1,7 +1,10 @@
 """What each method trains, and that nothing else changes."""
 
+import shutil
+
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from recurtrace import RecurTraceConfig, RecurTraceError, RecurTraceForCausalLM
@@ -90,6 +93,8 @@ def test_the_adapter_is_lora_on_the_block(recipe):
     looped, adapter = build_model(recipe()), build_model(recipe(method="adapter"))
     sizes = [sum(p.numel() for p in model.parameters() if p.requires_grad) for model in (looped, adapter)]
     assert abs(sizes[0] - sizes[1]) <= LORA_TOLERANCE * sizes[0]
+    # In one order, so that the same recipe writes the same file.
+    assert adapter.peft_config["default"].to_dict()["target_modules"] == list(matched_ranks(looped.config))
     layers = {name.split(".layers.")[1].split(".")[0] for name in trained(adapter)}
     assert layers == {"2", "3", "4"}
 
@@ -163,10 +168,24 @@ def test_the_matched_same_start(recipe):
     assert memory.config.loop_memory_window == 1
     ids = tokens(1, 6)
     assert torch.equal(plain(ids, loops=1).logits, memory(ids, loops=1).logits)
-    with pytest.raises(RecurTraceError, match=r"was made on .*base, not on"):
+    with pytest.raises(RecurTraceError):  # a looped model is nobody's base
         build_model(recipe("other", start_from=str(start), loop=continued, model=str(start)))
     with pytest.raises(RecurTraceError, match="loops other layers than the recipe"):
         build_model(recipe("other", start_from=str(start), loop={"loop_start": 1, "loop_attn_head_dim": 8}))
+
+
+def test_a_base_that_has_moved_is_known_by_its_weights(recipe, base_folder, tmp_path):
+    start = train(recipe("start", method="plain_loop"))
+    moved = shutil.copytree(base_folder, tmp_path / "moved")
+    merged = train(recipe("merged", train_block=True))  # has its base inside, so that only names can be compared
+    with pytest.raises(RecurTraceError, match=r"was made on .*base, not on .*moved; set model"):
+        build_model(recipe("other", start_from=str(merged), model=str(moved)))
+    went_on = train(recipe("on", start_from=str(start), model=str(moved)))
+    assert RecurTraceForCausalLM.from_pretrained(went_on).config.base_model_name_or_path == str(moved)
+    weights = load_file(moved / "model.safetensors")
+    save_file({name: 2 * weight for name, weight in weights.items()}, moved / "model.safetensors", {"format": "pt"})
+    with pytest.raises(RecurTraceError, match=r"was made on a base with fingerprint \w+, but .*moved' has"):
+        build_model(recipe("other", start_from=str(start), model=str(moved)))
 
 
 @pytest.mark.parametrize(

@@ -55,19 +55,26 @@ def losses(recipe) -> list[float]:
     return [entry["loss"] for entry in log if "loss" in entry]
 
 
+LOOP = {"method": "loop", "learning_rate": 1e-2}
+BLOCK = {**LOOP, "train_block": True, "block_learning_rate": 1e-3}
+FULL = {"method": "full", "learning_rate": 1e-3}
+ADAPTER = {"method": "adapter", "learning_rate": 1e-3}
+
+
 @pytest.mark.parametrize(
-    ("config", "method"),
+    ("config", "fields"),
     [
-        ("two-cpu", "loop"),
-        pytest.param("zero2-8gpu", "loop", marks=pytest.mark.slow),
-        pytest.param("two-cpu", "full", marks=pytest.mark.slow),
-        pytest.param("two-cpu", "adapter", marks=pytest.mark.slow),
-        pytest.param("zero2-8gpu", "full", marks=pytest.mark.slow),
+        pytest.param("two-cpu", LOOP, id="loop"),
+        pytest.param("zero2-8gpu", LOOP, id="loop-zero2", marks=pytest.mark.slow),
+        pytest.param("two-cpu", BLOCK, id="block", marks=pytest.mark.slow),
+        pytest.param("zero2-8gpu", BLOCK, id="block-zero2", marks=pytest.mark.slow),
+        pytest.param("two-cpu", FULL, id="full", marks=pytest.mark.slow),
+        pytest.param("zero2-8gpu", FULL, id="full-zero2", marks=pytest.mark.slow),
+        pytest.param("two-cpu", ADAPTER, id="adapter", marks=pytest.mark.slow),
     ],
 )
-def test_two_processes_give_the_result_of_one(recipe, tmp_path, config, method):
+def test_two_processes_give_the_result_of_one(recipe, tmp_path, config, fields):
     """Data-parallel, and with DeepSpeed's ZeRO-2: depths in lock step, one gradient from two halves of a batch."""
-    fields = {"method": method, "learning_rate": 1e-2 if method == "loop" else 1e-3}
     one, two = (recipe(name, micro_batch_size=size, **fields) for name, size in (("one", 4), ("two", 2)))
     run(command(one, tmp_path))
     run(command(two, tmp_path, config))
