@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # vLLM pins much, so serving has its own.
 SERVE := .venv-serve
 
-.PHONY: help install demo test check bench docs study lock test-slow test-serve bench-serve lock-serve clean
+.PHONY: help install demo test check bench docs study results lock test-slow test-serve bench-serve lock-serve clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -66,10 +66,14 @@ docs: install  ## put what the examples print now into README and docs
 	$(BIN)/python -m studies.plans --page docs/reproducing.md
 
 study: install  ## train and compare on the embedded base, three seeds (hours); a second terminal can take part
-	OMP_NUM_THREADS=1 $(BIN)/python -m studies.embedded --share --page docs/results.md --readme README.md
-	OMP_NUM_THREADS=1 $(BIN)/python -m studies.embedded --share --recipe embedded/halting \
-	 --tables stops,main,matched,calibration --page docs/results.md --mark "halting study"
+	for study in embedded halting halting-wide; do \
+	 OMP_NUM_THREADS=1 $(BIN)/python -m studies.study $$study --share --page docs/results.md --readme README.md || exit; done
 	$(BIN)/python -m studies.choices --page docs/choices.md
+
+results: install  ## write the pages of results from the records that are kept in studies/archives
+	for archive in studies/archives/*.tar.xz; do \
+	 $(BIN)/python -m studies.study $$(basename $$archive .tar.xz) --records $$archive --page docs/results.md --readme README.md \
+	  > /dev/null || exit; done
 
 lock: install  ## write requirements.lock from what is installed
 	(echo '# The exact versions that `make` installs. Written by `make lock`.'; \

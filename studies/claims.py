@@ -17,6 +17,7 @@ from recurtrace.evaluation.statistics import paired_bootstrap, transitions
 from recurtrace.records import Evaluation, HeadAnalysis, ItemRecord, MethodResult
 from recurtrace.report.table import spread
 from recurtrace.report.workspace import Workspace
+from studies.worlds import World
 
 Verdict = Literal["holds", "does not hold", "cannot be told here"]
 UNKNOWN: Verdict = "cannot be told here"
@@ -98,8 +99,8 @@ def check_loops(loops: Iterable[object]) -> None:
         )
 
 
-def claims(space: Workspace, stateful: Sequence[str], lookups: Sequence[str], hard: int) -> list[Claim]:
-    """The ten. `stateful` and `lookups` are tasks, `hard` the number of steps from which items are hard.
+def claims(space: Workspace, world: World) -> list[Claim]:
+    """The ten.
 
     A claim about a run that the study does not have cannot be told; adaptive depth is of the seeds that have it.
     """
@@ -132,15 +133,15 @@ def claims(space: Workspace, stateful: Sequence[str], lookups: Sequence[str], ha
         (
             "More so on items that carry a state, beyond the training depth",
             plain,
-            lambda says: _more_on_state(says, with_memory, without, stateful, how),
+            lambda says: _more_on_state(says, with_memory, without, world, how),
         ),
         (
             "Plain looping is no worse on pure lookups",
             plain,
-            lambda says: gain(MIDDLE, lambda record: record.task in lookups).turned.claim(
+            lambda says: gain(MIDDLE, lambda record: world.kind(record) in world.lookups).turned.claim(
                 says,
-                f"plain looping against memory on {', '.join(lookups)} at {MIDDLE} loops, {how}; within "
-                f"{MARGIN:g} point",
+                f"plain looping against memory on {_named(world, without, world.lookups)} at {MIDDLE} loops, {how}; "
+                f"within {MARGIN:g} point",
                 MARGIN,
             ),
         ),
@@ -163,7 +164,7 @@ def claims(space: Workspace, stateful: Sequence[str], lookups: Sequence[str], ha
         ),
         ("ACT and PonderNet collapse to one loop", "loop", lambda says: _collapse(says, analyses)),
         ("CALM overspends: more loops for no more right answers", "loop", lambda says: _overspending(says, analyses)),
-        ("Hard items get more loops", "loop", lambda says: _depth_of_hard_items(says, adaptive, hard)),
+        ("Hard items get more loops", "loop", lambda says: _depth_of_hard_items(says, adaptive, world)),
         (
             "Gain over a same-budget full fine-tune",
             "full",
@@ -210,12 +211,12 @@ def _deepest(run: Evaluation) -> str:
 
 
 def _more_on_state(
-    says: str, memory: Sequence[Evaluation], plain: Sequence[Evaluation], stateful: Sequence[str], how: str
+    says: str, memory: Sequence[Evaluation], plain: Sequence[Evaluation], world: World, how: str
 ) -> Claim:
     """Of two groups of items, so their intervals are drawn independently."""
     per_seed, drawn, rng = [], [], np.random.default_rng(0)
     for sign, inside in ((1, True), (-1, False)):
-        of = lambda record, inside=inside: (record.task in stateful) == inside  # noqa: E731
+        of = lambda record, inside=inside: (world.kind(record) in world.stateful) == inside  # noqa: E731
         gains = right(memory, BEYOND, of) * 1.0 - right(plain, BEYOND, of)  # [seeds, items]
         per_seed.append(sign * 100 * gains.mean(axis=1))
         items = gains.mean(axis=0)
@@ -223,8 +224,15 @@ def _more_on_state(
     low, high = np.quantile(drawn[0] + drawn[1], [0.025, 0.975])
     points = (per_seed[0] + per_seed[1]).tolist()
     found = Difference(points, float(low), float(high), [])
-    what = f"what memory gains on {', '.join(stateful)} beyond what it gains on the others, at {BEYOND} loops, {how}"
+    those = _named(world, plain, world.stateful)
+    what = f"what memory gains on {those} beyond what it gains on the others, at {BEYOND} loops, {how}"
     return found.claim(says, what)
+
+
+def _named(world: World, runs: Sequence[Evaluation], kinds: Sequence[str]) -> str:
+    """Those of the kinds that were asked."""
+    asked = {world.kind(record) for run in runs for record in run.records}
+    return ", ".join(kind for kind in kinds if kind in asked)
 
 
 def _evaluated(run: Evaluation, depth: float) -> str:
@@ -287,13 +295,10 @@ def _point(rows: Sequence[MethodResult]) -> str:
     return f"{spread((row.accuracy for row in rows), '.1f', 100)} % at {spread(row.mean_depth for row in rows)}"
 
 
-def _depth_of_hard_items(says: str, memory: Sequence[Evaluation], hard: int) -> Claim:
-    def number(record: ItemRecord) -> int:
-        return int(record.bucket.partition("=")[2])
-
+def _depth_of_hard_items(says: str, memory: Sequence[Evaluation], world: World) -> Claim:
     rng = np.random.default_rng(0)
     depths = np.array([[record.at("adaptive").depth for record in run.records] for run in memory], dtype=float)
-    is_hard = np.array([number(record) >= hard for record in memory[0].records])
+    is_hard = np.array([world.facts(record) >= world.hard for record in memory[0].records])
     gaps = (depths[:, is_hard].mean(axis=1) - depths[:, ~is_hard].mean(axis=1)).tolist()
     over_seeds = depths.mean(axis=0)
     drawn = [
@@ -303,5 +308,5 @@ def _depth_of_hard_items(says: str, memory: Sequence[Evaluation], hard: int) -> 
     ]
     low, high = np.quantile(drawn, [0.025, 0.975])
     found = Difference(gaps, float(low), float(high), [])
-    measured = f"{spread(gaps, '+.2f')} loops more on items of difficulty {hard} and above"
+    measured = f"{spread(gaps, '+.2f')} loops more on items of {world.hard} facts and more"
     return Claim(says, measured, f"[{low:+.2f}, {high:+.2f}]", "", len(memory), found.verdict())

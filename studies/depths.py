@@ -1,6 +1,6 @@
 """Accuracy and loss of every run at every fixed depth it was evaluated at, over training seeds."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from recurtrace.records import Evaluation
@@ -62,9 +62,15 @@ def bucket_table(space: Workspace) -> Table:
         cells += [spread((_right(one, "1", bucket) for one in space.evaluations[run]), ".1f", 100) for run in others]
         count = sum(record.bucket == bucket for record in memory[0].records)
         rows.append([bucket.split("=")[1], str(count), *cells])
-    columns = ["Facts", "Items", *(f"T={loops}" if loops.isdecimal() else loops for loops in asked)]
+    counted = _counted(record.bucket for record in memory[0].records)
+    columns = [counted.capitalize(), "Items", *(f"T={loops}" if loops.isdecimal() else loops for loops in asked)]
     columns += [TITLES[run] for run in others]
-    return Table("facts", "Accuracy in percent by the number of facts", columns, rows)
+    return Table("buckets", f"Accuracy in percent by {counted}", columns, rows)
+
+
+def _counted(buckets: Iterable[str]) -> str:
+    """What the items' buckets count: `facts=3`, `task=12`."""
+    return ", ".join(sorted({bucket.rpartition("=")[0] for bucket in buckets})) or "bucket"
 
 
 def stops_table(space: Workspace) -> Table:
@@ -77,9 +83,10 @@ def stops_table(space: Workspace) -> Table:
     for buckets in zip(*(analysis.buckets for analysis in analyses), strict=True):
         cells = [spread((one.fixed[t - 1] for one in buckets), ".1f", 100) for t in depths]
         own = [spread(one.mean_depth for one in buckets), spread((one.accuracy for one in buckets), ".1f", 100)]
-        rows.append([buckets[0].bucket.removeprefix("facts="), str(buckets[0].items), *own, *cells])
-    columns = ["Facts", "Items", "Loops", "Accuracy, %", *(f"T={t}" for t in depths)]
-    return Table("stops", "Where the head stops, by the number of facts", columns, rows)
+        rows.append([buckets[0].bucket.rpartition("=")[2], str(buckets[0].items), *own, *cells])
+    counted = _counted(one.bucket for one in analyses[0].buckets)
+    columns = [counted.capitalize(), "Items", "Loops", "Accuracy, %", *(f"T={t}" for t in depths)]
+    return Table("stops", f"Where the head stops, by {counted}", columns, rows)
 
 
 FATES = ("right at every depth", "wrong first, then right to the end", "right, then wrong", "never right", "other")

@@ -10,10 +10,20 @@ from recurtrace.records import DepthResult, Evaluation, EvaluationManifest, Item
 from recurtrace.report.workspace import Workspace
 from studies.claims import claims, difference, right
 from studies.depths import FATES, fate_table, stops_table
-from studies.embedded import halting_headline
+from studies.study import halting_headline
+from studies.worlds import BABI, STORIES, World, world_of
 from tests.report.test_report import TRAINED, head, made, named
 
 HEAD = "The head beats fixed depths of as many loops, and is at least the best one"
+WORLD = World(
+    tasks=frozenset({"p_hop", "symbolic"}),
+    kind=lambda record: record.task,
+    stateful=("symbolic",),
+    lookups=("p_hop", "never asked"),
+    facts=lambda record: int(record.bucket.removeprefix("k=")),
+    hard=6,
+    deepest=9,
+)
 LOOPS = ("1", "2", "4", "8", "16", "adaptive")
 
 
@@ -49,7 +59,7 @@ def space(tmp_path):
 
 
 def test_what_holds_and_what_does_not(space):
-    found = {claim.says: claim for claim in claims(space, ["symbolic"], ["p_hop"], hard=6)}
+    found = {claim.says: claim for claim in claims(space, WORLD)}
     assert len(found) == 10
     verdicts = {says: claim.verdict for says, claim in found.items()}
     assert verdicts["Memory beats plain looping"] == "holds"
@@ -65,14 +75,14 @@ def test_what_holds_and_what_does_not(space):
 
 
 def test_the_head_is_held_against_as_many_loops(space):
-    claim = {claim.says: claim for claim in claims(space, ["symbolic"], ["p_hop"], hard=6)}[HEAD]
+    claim = {claim.says: claim for claim in claims(space, WORLD)}[HEAD]
     gains = [100 * (one.matched.accuracy - one.matched.fixed_accuracy) for one in space.head_analyses]
     assert claim.measured.startswith(f"{np.mean(gains):+.1f} ±")
     assert claim.p == ", ".join(f"{one.matched.p_value:.2g}" for one in space.head_analyses)
     assert "of the way from there to the correctness ceiling" in claim.measured
     older = [replace(one, matched=None) for one in space.head_analyses]
     with pytest.raises(RecurTraceError, match="make it anew with `recurtrace compare`"):
-        claims(replace(space, analyses=older), ["symbolic"], ["p_hop"], hard=6)
+        claims(replace(space, analyses=older), WORLD)
 
 
 def test_the_difference_is_paired():
@@ -85,22 +95,22 @@ def test_the_difference_is_paired():
 
 def test_a_run_that_is_not_there_leaves_its_claim_open(space):
     del space.evaluations["adapter"]
-    *_, last = claims(space, ["symbolic"], ["p_hop"], hard=6)
+    *_, last = claims(space, WORLD)
     assert (last.measured, last.verdict) == ("adapter was not run", "cannot be told here")
 
 
 def test_a_study_that_is_not_finished_gets_a_sentence(space):
     del space.evaluations["loop"]
     with pytest.raises(RecurTraceError, match="lacks evaluations/loop"):
-        claims(space, ["symbolic"], ["p_hop"], hard=6)
+        claims(space, WORLD)
 
 
 def test_memory_is_compared_with_a_trained_block_where_both_have_one(space):
     space.evaluations["plain-block"] = space.evaluations["loop"]
-    first, *_ = claims(space, ["symbolic"], ["p_hop"], hard=6)
+    first, *_ = claims(space, WORLD)
     assert first.measured.endswith("at 4 loops, on the frozen base")
     space.evaluations["memory-block"] = space.evaluations["loop"]
-    first, *_ = claims(space, ["symbolic"], ["p_hop"], hard=6)
+    first, *_ = claims(space, WORLD)
     assert first.measured.startswith(
         "+0.0 ± 0.0 points, memory against plain looping at 4 loops, with a trained block (on the frozen base +"
     )
@@ -129,3 +139,17 @@ def test_where_the_head_stops(space):
     assert list(rows) == list(first)
     assert all(int(row[1]) == first[name].items for name, row in rows.items())
     assert not stops_table(replace(space, analyses=[])).rows
+
+
+def test_the_world_is_known_by_its_questions(space):
+    record = space.evaluations["loop"][0].records[0]
+    asked = replace(record, task="babi", bucket="task=16")
+    assert world_of([asked]) is BABI
+    assert (BABI.kind(asked), BABI.facts(asked)) == ("task 16", 3)
+    assert world_of([replace(record, task="where_left")]) is STORIES
+    assert world_of([asked, record]) is None
+
+
+def test_only_kinds_that_were_asked_are_named(space):
+    found = {claim.says: claim for claim in claims(space, WORLD)}
+    assert "against memory on p_hop at 4" in found["Plain looping is no worse on pure lookups"].measured

@@ -1,19 +1,20 @@
-"""The study on the embedded world: every run, baseline, ablation and halting method over three training seeds.
+"""A study: run its recipe, hold the paper's claims against its records, write its tables into the results page.
 
-    python -m studies.embedded [--recipe embedded/study] [--set seeds=[0]] [--page docs/results.md]
+    python -m studies.study embedded --page docs/results.md --readme README.md
 
-Hours on two cores; the same command resumes. It ends with the paper's claims held against the records, written with the
-tables into the page.
+Hours; the same command resumes, and --share lets several processes take part. With --records the tables are written
+from the records of an earlier run, a folder or an archive of `studies/archives`, and nothing is run.
 """
 
 import argparse
-import shlex
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 from textwrap import fill
 
 from benchmarks.common import write_between
+from recurtrace.errors import RecurTraceError
 from recurtrace.pipeline import Pipeline, PipelineRecipe
 from recurtrace.report.contents import all_tables
 from recurtrace.report.render import markdown_table
@@ -21,44 +22,46 @@ from recurtrace.report.table import Table, spread
 from recurtrace.report.workspace import Workspace, read_workspace
 from studies.claims import COLUMNS, check_loops, claims
 from studies.depths import accuracy, bucket_table, depth_table, fate_table, mean_depth, stops_table
+from studies.records import opened
+from studies.worlds import World, world_of
 
-STATEFUL = ("where_thing", "where_left", "who_has")  # what is held is passed on from loop to loop
-LOOKUPS = ("where_person",)  # one fact
-HARD = 3  # facts
-DEEPEST = 9  # that stage 1 trains
+
+def world(space: Workspace) -> World:
+    found = world_of(record for run in space.evaluations.get("loop", []) for record in run.records)
+    if found is None:
+        raise RecurTraceError("studies/worlds.py does not describe the questions of this study; add them there.")
+    return found
 
 
 def claims_table(space: Workspace) -> Table:
-    rows = [claim.row() for claim in claims(space, STATEFUL, LOOKUPS, HARD)]
+    rows = [claim.row() for claim in claims(space, world(space))]
     return Table("claims", "The paper's claims, here", COLUMNS, rows)
 
 
 OWN_TABLES: dict[str, Callable[[Workspace], Table]] = {
     "claims": claims_table,
     "depths": depth_table,
-    "facts": bucket_table,
-    "fates": lambda space: fate_table(space, DEEPEST),
+    "buckets": bucket_table,
+    "fates": lambda space: fate_table(space, world(space).deepest),
     "stops": stops_table,
 }
-TABLES = (
-    *OWN_TABLES,
-    *("main", "strengths", "matched", "checks", "memory", "ablation", "same-start", "blocks", "calibration", "budget"),
-)
+REPORTED = ("main", "strengths", "matched", "checks", "memory", "ablation", "same-start", "blocks", "calibration")
+"""Tables of the report."""
 
 
-def page(space: Workspace, command: str, names: Sequence[str] = TABLES) -> str:
+def page(space: Workspace, name: str, names: Sequence[str]) -> str:
     """What goes between the markers of the results page."""
     tables = {table.name: table for table in all_tables(space)}
-    tables |= {name: make(space) for name, make in OWN_TABLES.items() if name in names}
-    parts = [f"Written by `{command}`."]
-    for table in (tables[name] for name in names if not tables[name].missing):
+    tables |= {own: make(space) for own, make in OWN_TABLES.items() if own in names}
+    parts = [f"Written by `python -m studies.study {name}`."]
+    for table in (tables[one] for one in names if not tables[one].missing):
         parts += [f"### {table.title}", markdown_table(table), *([table.note] if table.note else [])]
     return "\n\n".join(parts)
 
 
 def headline(space: Workspace) -> str:
     """The README's sentences about the study."""
-    memory, verdicts = space.evaluations["loop"], [claim.verdict for claim in claims(space, STATEFUL, LOOKUPS, HARD)]
+    memory, verdicts = space.evaluations["loop"], [claim.verdict for claim in claims(space, world(space))]
     depths = [asked for asked in memory[0].manifest.loops if asked.isdecimal()]
     right = {asked: accuracy(memory, asked) for asked in [*depths, "adaptive"]}
     best = max(depths, key=lambda asked: mean(right[asked]))
@@ -97,42 +100,60 @@ def halting_headline(space: Workspace) -> str:
     )
 
 
-HEADLINES = {"study": headline, "halting": halting_headline}
+@dataclass(frozen=True)
+class Study:
+    recipe: str
+    tables: Sequence[str]
+    """Of the results page, between markers that are named after the study."""
+    headline: Callable[[Workspace], str] | None = None
+    """Sentences of the README, between the same markers."""
+    changes: tuple[str, ...] = ()
+    """Of the recipe's fields."""
+
+
+STUDIES = {
+    "embedded": Study("embedded/study", (*OWN_TABLES, *REPORTED, "budget"), headline),
+    "halting": Study("embedded/halting", ("stops", "main", "matched", "calibration")),
+    # The same runs: what differs is the heads' labels, so only the heads are made anew.
+    "halting-wide": Study(
+        "embedded/halting",
+        ("stops", "matched"),
+        halting_headline,
+        ("distill={pooling: prompt_last, steps: 1000, margin: 1.0, probe_depths: [2, 3, 4, 5, 6, 7, 8]}",),
+    ),
+    "stories15m": Study("stories15m/pipeline", ("claims", "depths", "buckets", "main", "matched", "calibration")),
+    "smollm2": Study("smollm2/pipeline", ("depths", "main")),
+}
+
+
+def write(name: str, space: Workspace, results: Path | None, readme: Path | None) -> str:
+    """The study's section; written into the pages that are given."""
+    study = STUDIES[name]
+    text = page(space, name, study.tables)
+    if results is not None:
+        write_between(results, f"{name} study", text)
+    if readme is not None and study.headline is not None:
+        write_between(readme, f"{name} study", fill(study.headline(space), 125, break_long_words=False))
+    return text
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--recipe", default="embedded/study")
+    parser.add_argument("study", choices=STUDIES)
     parser.add_argument("--set", dest="changes", action="append", default=[], help="change a field of the recipe")
     parser.add_argument("--share", action="store_true", help="leave stages that another process is running to it")
-    parser.add_argument("--records", type=Path, help="write of a study's folder what is there, and run nothing")
+    parser.add_argument("--records", type=Path, help="folder or archive of a study that was run; nothing is run")
     parser.add_argument("--page", type=Path, help="page to write the tables into")
     parser.add_argument("--readme", type=Path, help="page to write the outcome into, in a few sentences")
-    parser.add_argument("--headline", choices=HEADLINES, default="study", help="which sentences, and their markers")
-    parser.add_argument("--tables", default=",".join(TABLES), help="those to write, by name")
-    parser.add_argument("--mark", default="embedded study", help="markers on that page")
     arguments = parser.parse_args()
-    command = f"python -m studies.embedded --recipe {arguments.recipe}"
-    names = arguments.tables.split(",")
-    if unknown := set(names) - set(TABLES):
-        parser.error(f"there is no table {', '.join(sorted(unknown))}; there are {', '.join(TABLES)}")
-    if names != list(TABLES):
-        command += f" --tables {arguments.tables}"
+    study = STUDIES[arguments.study]
     if arguments.records is None:
-        recipe = PipelineRecipe.read_with(arguments.recipe, arguments.changes)
-        check_loops(recipe.loops)
+        recipe = PipelineRecipe.read_with(study.recipe, [*study.changes, *arguments.changes])
+        if "claims" in study.tables:
+            check_loops(recipe.loops)
         Pipeline(recipe, lambda *said: print(": ".join(filter(None, said)), flush=True)).run(share=arguments.share)
-        space = read_workspace(recipe.out)
-    else:
-        space, command = read_workspace(arguments.records), f"{command} --records FOLDER"
-    command = " ".join([command, *(f"--set {shlex.quote(change)}" for change in arguments.changes)])
-    text = page(space, command, names)
-    print(text)
-    if arguments.readme is not None:
-        sentences = HEADLINES[arguments.headline](space)
-        write_between(arguments.readme, arguments.headline, fill(sentences, 125, break_long_words=False))
-    if arguments.page is not None:
-        write_between(arguments.page, arguments.mark, text)
+    with opened(recipe.out if arguments.records is None else arguments.records) as folder:
+        print(write(arguments.study, read_workspace(folder), arguments.page, arguments.readme))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,88 @@
+"""The records of a study without its models: what every table is made of, small enough to be kept beside the page.
+
+    python -m studies.records pack runs/study studies/archives/embedded.tar.xz
+    python -m studies.records unpack studies/archives/embedded.tar.xz runs/study
+
+A study that was packed before all of it was run can be carried on elsewhere: unpack it, and name the stages that are
+missing (`recurtrace run embedded/study --only data --only 'train window-5 1' --only 'evaluate window-5 1'`).
+"""
+
+import argparse
+import lzma
+import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BytesIO
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from recurtrace.errors import RecurTraceError
+from recurtrace.files import writing
+from recurtrace.report.workspace import read_workspace
+
+ARCHIVES = Path(__file__).parent / "archives"
+KEPT = (
+    *("stages/*.json", "probe.json", "cost.json", "analysis/*.json", "task-analysis/*.json"),
+    *("evaluations/**/evaluation.json", "evaluations/**/records*.jsonl", "full-test/evaluation.json"),
+    *("full-test/records*.jsonl", "runs/*/seed-*/recipe.json", "runs/*/seed-*/budget.json"),
+    *("models/*/config.json", "models/*/head-budget.json"),
+)
+"""What a report reads, and how far the stages are."""
+
+
+def pack(folder: Path, archive: Path) -> int:
+    """The same bytes for the same records, whoever packs them and when; returns the number of files."""
+    read_workspace(folder)  # refused where there is nothing to report on
+    files = sorted({file for pattern in KEPT for file in folder.glob(pattern)})
+    packed = BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as tar:
+        for file in files:
+            entry = tarfile.TarInfo(file.relative_to(folder).as_posix())
+            content = file.read_bytes()
+            entry.size = len(content)
+            tar.addfile(entry, BytesIO(content))
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    with writing(archive) as temporary:
+        temporary.write_bytes(lzma.compress(packed.getvalue(), preset=9))
+    return len(files)
+
+
+def unpack(archive: Path, folder: Path) -> None:
+    """Into a folder that holds none of it yet."""
+    try:
+        with tarfile.open(archive, "r:xz") as tar:
+            if there := [name for name in tar.getnames() if (folder / name).exists()]:
+                raise RecurTraceError(f"{str(folder / there[0])!r} exists; unpack the archive into another folder.")
+            tar.extractall(folder, filter="data")
+    except (OSError, tarfile.TarError, lzma.LZMAError, EOFError) as error:
+        raise RecurTraceError(f"{str(archive)!r} is not an archive of records ({error}).") from error
+
+
+@contextmanager
+def opened(records: Path) -> Iterator[Path]:
+    """The folder of a study, or one in which its archive is unpacked for the time."""
+    if records.is_dir():
+        yield records
+        return
+    with TemporaryDirectory() as folder:
+        unpack(records, Path(folder))
+        yield Path(folder)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name, first, second in (("pack", "folder", "archive"), ("unpack", "archive", "folder")):
+        command = commands.add_parser(name)
+        command.add_argument(first, type=Path)
+        command.add_argument(second, type=Path)
+    given = parser.parse_args()
+    if given.command == "pack":
+        count = pack(given.folder, given.archive)
+        print(f"{given.archive}: {count} files, {given.archive.stat().st_size / 2**20:.1f} MiB")
+    else:
+        unpack(given.archive, given.folder)
+
+
+if __name__ == "__main__":
+    main()
