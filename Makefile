@@ -66,7 +66,7 @@ docs: install  ## put what the examples print now into README and docs
 	$(BIN)/python -m studies.plans --page docs/reproducing.md
 
 study: install  ## train and compare on the embedded base, three seeds (hours); a second terminal can take part
-	for study in embedded halting halting-wide; do \
+	for study in embedded ablations halting halting-wide; do \
 	 OMP_NUM_THREADS=1 $(BIN)/python -m studies.study $$study --share --page docs/results.md --readme README.md || exit; done
 	$(BIN)/python -m studies.choices --page docs/choices.md
 

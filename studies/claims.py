@@ -111,7 +111,7 @@ def claims(space: Workspace, world: World) -> list[Claim]:
     check_loops({asked for run in memory for asked in run.manifest.loops})
     adaptive = [run for run in memory if "adaptive" in run.manifest.loops]
     best = [_evaluated(memory[0], analysis.best_heldout or analysis.floor) for analysis in analyses]
-    pairs = {both: _of_both(*(found.get(run, []) for run in both)) for both in PAIRS}
+    pairs = {both: of_both(*(found.get(run, []) for run in both)) for both in PAIRS}
     pair = next((both for both, runs in pairs.items() if all(runs)), ("loop", "plain-loop"))
     plain, how = pair[1], PAIRS[pair]
     with_memory, without = pairs[pair]
@@ -182,7 +182,7 @@ def claims(space: Workspace, world: World) -> list[Claim]:
     ]
 
 
-def _of_both(one: Sequence[Evaluation], other: Sequence[Evaluation]) -> tuple[list[Evaluation], list[Evaluation]]:
+def of_both(one: Sequence[Evaluation], other: Sequence[Evaluation]) -> tuple[list[Evaluation], list[Evaluation]]:
     """Two runs at the training seeds that both have; one whose seed is not known stands against every other."""
     known = [{run.seed for run in runs if run.seed is not None} for runs in (one, other)]
     if not all(known):
@@ -195,7 +195,7 @@ def _frozen(found: Mapping[str, Sequence[Evaluation]], plain: str) -> str:
     """The paper's own comparison, beside one that is not."""
     if plain == "plain-loop" or "plain-loop" not in found:
         return ""
-    memory, bare = _of_both(found["loop"], found["plain-loop"])
+    memory, bare = of_both(found["loop"], found["plain-loop"])
     points = [100 * float(one) for one in (right(memory, MIDDLE) * 1.0 - right(bare, MIDDLE)).mean(axis=1)]
     return f" (on the frozen base {spread(points, '+.1f')}, where plain looping learns no answer)"
 

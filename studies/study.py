@@ -20,6 +20,7 @@ from recurtrace.report.contents import all_tables
 from recurtrace.report.render import markdown_table
 from recurtrace.report.table import Table, spread
 from recurtrace.report.workspace import Workspace, read_workspace
+from studies.ablated import ablated_table
 from studies.claims import COLUMNS, check_loops, claims
 from studies.depths import accuracy, bucket_table, depth_table, fate_table, mean_depth, stops_table
 from studies.records import opened
@@ -44,9 +45,8 @@ OWN_TABLES: dict[str, Callable[[Workspace], Table]] = {
     "buckets": bucket_table,
     "fates": lambda space: fate_table(space, world(space).deepest),
     "stops": stops_table,
+    "ablated": ablated_table,
 }
-REPORTED = ("main", "strengths", "matched", "checks", "memory", "ablation", "same-start", "blocks", "calibration")
-"""Tables of the report."""
 
 
 def page(space: Workspace, name: str, names: Sequence[str]) -> str:
@@ -112,7 +112,15 @@ class Study:
 
 
 STUDIES = {
-    "embedded": Study("embedded/study", (*OWN_TABLES, *REPORTED, "budget"), headline),
+    "embedded": Study(
+        "embedded/study",
+        (
+            *("claims", "depths", "buckets", "fates", "stops", "main", "strengths", "matched", "checks", "memory"),
+            *("calibration", "budget"),
+        ),
+        headline,
+    ),
+    "ablations": Study("embedded/ablations", ("ablated", "depths", "ablation", "same-start", "blocks")),
     "halting": Study("embedded/halting", ("stops", "main", "matched", "calibration")),
     # The same runs: what differs is the heads' labels, so only the heads are made anew.
     "halting-wide": Study(

@@ -8,6 +8,7 @@ import pytest
 from recurtrace.errors import RecurTraceError
 from recurtrace.records import DepthResult, Evaluation, EvaluationManifest, ItemRecord
 from recurtrace.report.workspace import Workspace
+from studies.ablated import ablated_table
 from studies.claims import claims, difference, right
 from studies.depths import FATES, fate_table, stops_table
 from studies.study import halting_headline
@@ -153,3 +154,16 @@ def test_the_world_is_known_by_its_questions(space):
 def test_only_kinds_that_were_asked_are_named(space):
     found = {claim.says: claim for claim in claims(space, WORLD)}
     assert "against memory on p_hop at 4" in found["Plain looping is no worse on pure lookups"].measured
+
+
+def test_changes_are_held_against_the_full_memory(space):
+    space.evaluations["window-1"] = space.evaluations["loop"]
+    rows = {row[0]: row for row in ablated_table(space).rows}
+    assert set(rows) == {"Plain looping", "Memory window W = 1"}  # nothing without loops
+    assert rows["Memory window W = 1"] == ["Memory window W = 1", *("+0.0 ± 0.0", "[+0.0, +0.0]", "1, 1") * 2, "2"]
+    lost = difference(*(right(space.evaluations[run], "4") for run in ("plain-loop", "loop")))
+    assert rows["Plain looping"][2] == f"[{lost.low:+.1f}, {lost.high:+.1f}]"
+    assert rows["Plain looping"][3] == ", ".join(f"{p:.2g}" for p in lost.p)
+    assert lost.high < 0
+    del space.evaluations["window-1"], space.evaluations["plain-loop"]
+    assert ablated_table(space).missing

@@ -19,6 +19,7 @@ SMALL = [
     "train.evaluate_on=20", "train.evaluate_depths=[1, 2]", "head_examples=60", "heldout=60", "test=48", "depth=8",
     "task_items=24", "max_depth=8", "loops=[1, 2, 4, 16, adaptive]", "distill.steps=20",
     "full_test=false",  # thousands of items
+    "same_start=true", "ablations.block-3-5={loop_start: 3}", "ablations.window-1={loop_memory_window: 1}",
 ]  # fmt: skip
 
 
