@@ -71,6 +71,7 @@ study: install  ## train and compare on the embedded base, three seeds (hours); 
 	$(BIN)/python -m studies.choices --page docs/choices.md
 
 results: install  ## write the pages of results from the records that are kept in studies/archives
+	@ls studies/archives/*.tar.xz > /dev/null
 	for archive in studies/archives/*.tar.xz; do \
 	 $(BIN)/python -m studies.study $$(basename $$archive .tar.xz) --records $$archive --page docs/results.md --readme README.md \
 	  > /dev/null || exit; done

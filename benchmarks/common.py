@@ -5,6 +5,8 @@ from pathlib import Path
 from transformers import Qwen3Config, Qwen3ForCausalLM
 from transformers.initialization import no_init_weights
 
+from recurtrace.errors import RecurTraceError
+from recurtrace.files import writing
 from recurtrace.model.families import QWEN3
 
 
@@ -25,6 +27,16 @@ def random_base(config: Qwen3Config) -> Qwen3ForCausalLM:
 
 def write_between(file: Path, mark: str, text: str) -> None:
     """Put a text between `<!-- mark: begin -->` and `<!-- mark: end -->`."""
+    before, _, after = between(file, mark)
+    with writing(file) as temporary:
+        temporary.write_text(f"{before}\n{text}\n{after}", encoding="utf-8")
+
+
+def between(file: Path, mark: str) -> tuple[str, str, str]:
+    """A page up to the first marker, between the two, and from the second on."""
     begin, end = f"<!-- {mark}: begin -->", f"<!-- {mark}: end -->"
-    before, rest = file.read_text(encoding="utf-8").split(begin)
-    file.write_text(f"{before}{begin}\n{text}\n{end}{rest.split(end)[1]}", encoding="utf-8")
+    before, found, rest = file.read_text(encoding="utf-8").partition(begin)
+    inside, closed, after = rest.partition(end)
+    if not found or not closed:
+        raise RecurTraceError(f"{file} has no markers {begin} and {end}; add them where the text is to stand.")
+    return before + begin, inside, end + after

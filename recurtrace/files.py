@@ -93,9 +93,12 @@ class BusyError(RecurTraceError):
 
 
 @contextmanager
-def lock(path: Path, what: str) -> Iterator[None]:
-    """A file that one process at a time can have; `what` begins the sentence that the others get."""
-    file = _lock(path, what)
+def lock(path: Path, what: str, required: bool = False) -> Iterator[None]:
+    """A file that one process at a time can have; `what` begins the sentence that the others get.
+
+    Some file systems have no locks. There nobody is kept out, and a lock that is `required` is refused.
+    """
+    file = _lock(path, what, required)
     try:
         yield
     finally:
@@ -103,7 +106,7 @@ def lock(path: Path, what: str) -> Iterator[None]:
         os.close(file)
 
 
-def _lock(path: Path, what: str) -> int:
+def _lock(path: Path, what: str, required: bool) -> int:
     while True:
         file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
@@ -117,11 +120,23 @@ def _lock(path: Path, what: str) -> int:
             if error.errno not in _NO_LOCKS:
                 os.close(file)
                 raise
-        if path.exists() and os.path.samestat(os.fstat(file), os.stat(path)):
+            if required:
+                os.close(file)
+                said = f"the file system of {str(path.parent)!r} has no locks; divide the stages with --only instead."
+                raise RecurTraceError(said) from error
+        if _is_at(file, path):
             os.ftruncate(file, 0)
             os.write(file, f"{os.getpid()} on {socket.gethostname()}\n".encode())
             return file
         os.close(file)  # its owner ended and took it away in this moment
+
+
+def _is_at(file: int, path: Path) -> bool:
+    """Whether an open file is the one at the path."""
+    try:
+        return os.path.samestat(os.fstat(file), os.stat(path))
+    except FileNotFoundError:
+        return False
 
 
 def holds_something(folder: Path) -> bool:

@@ -6,7 +6,8 @@ from studies.claims import difference, of_both, right
 from studies.depths import TITLES
 
 DEPTHS = ("4", "8")
-NOT_CHANGED = ("loop", "base", "full", "adapter")  # the memory itself, and what has no loops
+NOT_CHANGED = ("loop", "base", "full", "adapter", "same-start-memory", "same-start-plain")
+"""The memory itself, what has no loops, and what was trained for longer."""
 
 
 def ablated_table(space: Workspace) -> Table:

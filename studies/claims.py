@@ -1,8 +1,8 @@
 """The paper's claims, held against the records of a study: what was measured, how surely, and what follows.
 
-A claim holds where its interval and every training seed are on its side, fails where they are on the other, and cannot
-be told otherwise. Differences are paired by item; intervals are 95 % bootstraps over items, of the mean over seeds
-(the head's: the mean of the seeds' own, from their analyses).
+A claim holds where its interval and every training seed are on its side, fails where the interval is on the other, and
+cannot be told otherwise. Differences are paired by item; intervals are 95 % bootstraps over items, of the mean over
+seeds (the head's: the mean of the seeds' own, from their analyses).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,7 +22,7 @@ from studies.worlds import World
 Verdict = Literal["holds", "does not hold", "cannot be told here"]
 UNKNOWN: Verdict = "cannot be told here"
 MARGIN = 1.0  # points that "no worse" and "at least" may lose
-MIDDLE, BEYOND = "4", "16"  # the mean training depth, and twice its clamp
+MIDDLE, BEYOND = "4", "16"  # the paper's mean training depth, and twice its clamp
 PAIRS = {
     ("memory-block", "plain-block"): "with a trained block",
     ("loop", "plain-loop"): "on the frozen base",
@@ -100,7 +100,7 @@ def check_loops(loops: Iterable[object]) -> None:
 
 
 def claims(space: Workspace, world: World) -> list[Claim]:
-    """The ten.
+    """The paper's ten claims, in the order of the page.
 
     A claim about a run that the study does not have cannot be told; adaptive depth is of the seeds that have it.
     """

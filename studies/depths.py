@@ -63,14 +63,19 @@ def bucket_table(space: Workspace) -> Table:
         count = sum(record.bucket == bucket for record in memory[0].records)
         rows.append([bucket.split("=")[1], str(count), *cells])
     counted = _counted(record.bucket for record in memory[0].records)
-    columns = [counted.capitalize(), "Items", *(f"T={loops}" if loops.isdecimal() else loops for loops in asked)]
+    columns = [
+        counted.removeprefix("number of ").capitalize(),
+        "Items",
+        *(f"T={loops}" if loops.isdecimal() else loops for loops in asked),
+    ]
     columns += [TITLES[run] for run in others]
-    return Table("buckets", f"Accuracy in percent by {counted}", columns, rows)
+    return Table("buckets", f"Accuracy in percent by the {counted}", columns, rows)
 
 
 def _counted(buckets: Iterable[str]) -> str:
     """What the items' buckets count: `facts=3`, `task=12`."""
-    return ", ".join(sorted({bucket.rpartition("=")[0] for bucket in buckets})) or "bucket"
+    names = ", ".join(sorted({bucket.rpartition("=")[0] for bucket in buckets})) or "bucket"
+    return "number of facts" if names == "facts" else names
 
 
 def stops_table(space: Workspace) -> Table:
@@ -85,8 +90,14 @@ def stops_table(space: Workspace) -> Table:
         own = [spread(one.mean_depth for one in buckets), spread((one.accuracy for one in buckets), ".1f", 100)]
         rows.append([buckets[0].bucket.rpartition("=")[2], str(buckets[0].items), *own, *cells])
     counted = _counted(one.bucket for one in analyses[0].buckets)
-    columns = [counted.capitalize(), "Items", "Loops", "Accuracy, %", *(f"T={t}" for t in depths)]
-    return Table("stops", f"Where the head stops, by {counted}", columns, rows)
+    columns = [
+        counted.removeprefix("number of ").capitalize(),
+        "Items",
+        "Loops",
+        "Accuracy, %",
+        *(f"T={t}" for t in depths),
+    ]
+    return Table("stops", f"Where the head stops, by the {counted}", columns, rows)
 
 
 FATES = ("right at every depth", "wrong first, then right to the end", "right, then wrong", "never right", "other")

@@ -4,7 +4,8 @@
     python -m studies.records unpack studies/archives/embedded.tar.xz runs/study
 
 A study that was packed before all of it was run can be carried on elsewhere: unpack it, and name the stages that are
-missing (`recurtrace run embedded/study --only data --only 'train window-5 1' --only 'evaluate window-5 1'`).
+missing (`recurtrace run embedded/study --only data --only 'train adapter 2' --only 'evaluate adapter 2'`). Stages that
+need the weights of a packed run cannot be run.
 """
 
 import argparse
@@ -24,7 +25,8 @@ ARCHIVES = Path(__file__).parent / "archives"
 KEPT = (
     *("stages/*.json", "probe.json", "cost.json", "analysis/*.json", "task-analysis/*.json"),
     *("evaluations/**/evaluation.json", "evaluations/**/records*.jsonl", "full-test/evaluation.json"),
-    *("full-test/records*.jsonl", "runs/*/seed-*/recipe.json", "runs/*/seed-*/budget.json"),
+    *("full-test/records*.jsonl", "runs/*/recipe.json", "runs/*/seed-*/recipe.json"),
+    *("runs/*/budget.json", "runs/*/seed-*/budget.json"),
     *("models/*/config.json", "models/*/head-budget.json"),
 )
 """What a report reads, and how far the stages are."""

@@ -7,13 +7,15 @@ from the records of an earlier run, a folder or an archive of `studies/archives`
 """
 
 import argparse
+import os
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 from textwrap import fill
 
-from benchmarks.common import write_between
+from benchmarks.common import between, write_between
 from recurtrace.errors import RecurTraceError
 from recurtrace.pipeline import Pipeline, PipelineRecipe
 from recurtrace.report.contents import all_tables
@@ -109,6 +111,11 @@ class Study:
     """Sentences of the README, between the same markers."""
     changes: tuple[str, ...] = ()
     """Of the recipe's fields."""
+    begins_as: str | None = None
+    """The study whose finished folder it begins with a copy of, so that only what differs is made anew."""
+
+    def pipeline(self, changes: Sequence[str] = ()) -> PipelineRecipe:
+        return PipelineRecipe.read_with(self.recipe, [*self.changes, *changes])
 
 
 STUDIES = {
@@ -122,16 +129,49 @@ STUDIES = {
     ),
     "ablations": Study("embedded/ablations", ("ablated", "depths", "ablation", "same-start", "blocks")),
     "halting": Study("embedded/halting", ("stops", "main", "matched", "calibration")),
-    # The same runs: what differs is the heads' labels, so only the heads are made anew.
     "halting-wide": Study(
         "embedded/halting",
         ("stops", "matched"),
         halting_headline,
-        ("distill={pooling: prompt_last, steps: 1000, margin: 1.0, probe_depths: [2, 3, 4, 5, 6, 7, 8]}",),
+        (
+            "out=runs/halting-wide",
+            "distill={pooling: prompt_last, steps: 1000, margin: 1.0, probe_depths: [2, 3, 4, 5, 6, 7, 8]}",
+        ),
+        begins_as="halting",
     ),
     "stories15m": Study("stories15m/pipeline", ("claims", "depths", "buckets", "main", "matched", "calibration")),
     "smollm2": Study("smollm2/pipeline", ("depths", "main")),
 }
+
+
+def run(study: Study, changes: Sequence[str], share: bool) -> Path:
+    """Its folder, with everything in it."""
+    recipe = study.pipeline(changes)
+    if "claims" in study.tables:
+        check_loops(recipe.loops)
+    if study.begins_as is not None and not recipe.out.exists():
+        _copy(STUDIES[study.begins_as].pipeline().out, recipe.out)
+    Pipeline(recipe, lambda *said: print(": ".join(filter(None, said)), flush=True)).run(share=share)
+    return recipe.out
+
+
+def _copy(before: Path, out: Path) -> None:
+    """What was made there counts as made here: stages are known by what they depend on, not by their place."""
+    if not before.is_dir():
+        raise RecurTraceError(f"{str(before)!r} is missing, which this study begins with; run that study first.")
+    temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")
+    shutil.copytree(before, temporary, ignore=shutil.ignore_patterns("*.lock"))
+    try:
+        temporary.rename(out)
+    except OSError:  # another process was faster
+        shutil.rmtree(temporary)
+
+
+def check_pages(name: str, results: Path | None, readme: Path | None) -> None:
+    """Refuse pages without the study's markers before hours are spent."""
+    for page in (results, readme if STUDIES[name].headline else None):
+        if page is not None:
+            between(page, f"{name} study")
 
 
 def write(name: str, space: Workspace, results: Path | None, readme: Path | None) -> str:
@@ -154,14 +194,10 @@ def main() -> None:
     parser.add_argument("--page", type=Path, help="page to write the tables into")
     parser.add_argument("--readme", type=Path, help="page to write the outcome into, in a few sentences")
     arguments = parser.parse_args()
-    study = STUDIES[arguments.study]
-    if arguments.records is None:
-        recipe = PipelineRecipe.read_with(study.recipe, [*study.changes, *arguments.changes])
-        if "claims" in study.tables:
-            check_loops(recipe.loops)
-        Pipeline(recipe, lambda *said: print(": ".join(filter(None, said)), flush=True)).run(share=arguments.share)
-    with opened(recipe.out if arguments.records is None else arguments.records) as folder:
-        print(write(arguments.study, read_workspace(folder), arguments.page, arguments.readme))
+    check_pages(arguments.study, arguments.page, arguments.readme)
+    folder = arguments.records or run(STUDIES[arguments.study], arguments.changes, arguments.share)
+    with opened(folder) as records:
+        print(write(arguments.study, read_workspace(records), arguments.page, arguments.readme))
 
 
 if __name__ == "__main__":

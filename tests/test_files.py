@@ -18,6 +18,7 @@ from recurtrace.files import (
     claim_new,
     disk_full_told,
     is_half_moved,
+    lock,
     locked,
     write_json,
     writing,
@@ -44,6 +45,20 @@ def owner(tmp_path):
     yield process
     process.kill()
     process.join()
+
+
+def test_a_file_system_without_locks(tmp_path, monkeypatch):
+    def none(file, operation):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("recurtrace.files.fcntl.flock", none)
+    with lock(tmp_path / "one.lock", "it is taken"):
+        pass  # as well as can be
+    with (
+        pytest.raises(RecurTraceError, match="has no locks; divide the stages with --only"),
+        lock(tmp_path / "one.lock", "it is taken", required=True),
+    ):
+        pytest.fail("shared without locks")
 
 
 def test_one_process_at_a_time_and_a_dead_one_is_succeeded(owner, tmp_path):

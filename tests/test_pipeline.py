@@ -205,10 +205,30 @@ def test_a_stage_that_another_process_runs_is_left_to_it(recipe, tmp_path, monke
             pipeline.run(only=wanted)
         monkeypatch.setattr("recurtrace.pipeline.run.time.sleep", lambda seconds: held.close())
         pipeline.run(only=wanted, share=True)
-    left = "left to another process"
-    assert told == [("data", left), ("evaluate base", left), ("train full 0", left)] + [
-        (name, "") for name in ("data", "evaluate base", "train full 0")
+    assert told == [
+        ("data", "left to another process"),
+        ("evaluate base", "waits for data"),
+        ("train full 0", "waits for data"),
+        *((name, "") for name in ("data", "evaluate base", "train full 0")),
     ]
+
+
+def test_what_another_process_is_making_is_waited_for(recipe, tmp_path, monkeypatch):
+    made = PipelineRecipe.read_with(recipe, [f"out={tmp_path / 'out'}", "probe=null", "train.loop.loop_start=2"])
+    pipeline = Pipeline(made)
+    (tmp_path / "out" / "stages").mkdir(parents=True)
+
+    def finish(seconds):
+        held.close()
+        pipeline.run(only=["data"])
+
+    monkeypatch.setattr("recurtrace.pipeline.run.time.sleep", finish)
+    with contextlib.ExitStack() as held:
+        held.enter_context(lock(tmp_path / "out" / "stages" / "data.lock", "it is taken"))
+        pipeline.run(only=["evaluate base"], share=True)
+    assert pipeline.states(pipeline.stages())["evaluate base"].done
+    with pytest.raises(RecurTraceError, match="needs train loop 0, which is not done"):
+        pipeline.run(only=["sweep train"], share=True)  # nobody makes it
 
 
 @pytest.mark.slow
@@ -229,7 +249,7 @@ def test_two_processes_share_a_study(recipe, tmp_path):
     ]
     said = [process.communicate(timeout=600)[0] for process in both]
     assert [process.returncode for process in both] == [0, 0], said
-    assert all("left to another process" in one for one in said)
+    assert all("left to another process" in one or "waits for" in one for one in said)
     one, other = (result_files(tmp_path / name / "out") for name in ("alone", "together"))
     assert list(one) == list(other)
     assert [name for name in one if one[name] != other[name]] == []

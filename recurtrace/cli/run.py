@@ -25,7 +25,7 @@ def run(
     only: Annotated[
         list[str] | None,
         typer.Option(
-            help="Run only stages whose names begin so, e.g. --only 'train loop', --only 'train * 1'; may be repeated."
+            help="Run only stages of these first words, e.g. --only 'train loop', --only 'train * 1'; may be repeated."
         ),
     ] = None,
     share: Annotated[

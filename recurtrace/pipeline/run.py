@@ -7,6 +7,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
@@ -69,44 +70,63 @@ class Pipeline:
             claim_new(self.out, PIPELINE, self.recipe.overwrite)
         left = [stage for stage in plan if not only or any(_is_named(stage.name, pattern) for pattern in only)]
         for stage in left:
-            self._refuse(stage, states[stage.name])  # all of them before anything is changed
+            self._refuse(stage, states[stage.name].digest)  # all of them before anything is changed
         if any(stage.name.startswith(_ON_THE_BASE) and not states[stage.name].done for stage in left):
             self._check_base()
-        told: set[str] = set()
+        told: set[tuple[str, str]] = set()
         while left:
-            others: list[Stage] = []
+            later: list[Stage] = []
             for stage in left:
-                try:
-                    self._run(stage, plan, launcher, {other.name for other in others})
-                except BusyError:
-                    if not share:
-                        raise
-                    others.append(stage)
-                    if stage.name not in told:
-                        self.tell(stage.name, "left to another process")
-                        told.add(stage.name)
-            if len(others) == len(left):
+                if why_not := self._run(stage, plan, launcher, share, {other.name for other in later}):
+                    later.append(stage)
+                    if (stage.name, why_not) not in told:
+                        self.tell(stage.name, why_not)
+                        told.add((stage.name, why_not))
+            if len(later) == len(left):
                 time.sleep(WAIT)
-            left = others
+            left = later
         return self.out / "report" / "report.html"
 
-    def _run(self, stage: Stage, plan: Sequence[Stage], launcher: Sequence[str], others: Collection[str]) -> None:
-        """Run a stage unless it is done; `others` are the names of those that another process has."""
-        file = self._file(stage.name).with_suffix(".lock")
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with lock(file, f"{stage.name} of {str(self.out)!r} is being run"):
+    def _run(
+        self, stage: Stage, plan: Sequence[Stage], launcher: Sequence[str], share: bool, later: Collection[str]
+    ) -> str:
+        """Run a stage unless it is done; returns why it has to be tried again, or nothing.
+
+        `later` are the names of stages that this process could not run yet. Only with `share` is anything waited for.
+        """
+        with ExitStack() as held:
+            try:
+                held.enter_context(self._lock(stage.name, share))
+            except BusyError:
+                if not share:
+                    raise
+                return "left to another process"
             states = self.states(plan)  # anew: other machines may have finished something
             if states[stage.name].done:
                 self.tell(stage.name, "already done")
-                return
+                return ""
             for name in stage.after:
                 if not states[name].done:
-                    kind = BusyError if name in others else RecurTraceError
-                    raise kind(f"{stage.name} needs {name}, which is not done; run that first.")
+                    if share and (name in later or self._is_running(name)):
+                        return f"waits for {name}"
+                    raise RecurTraceError(f"{stage.name} needs {name}, which is not done; run that first.")
             self._prepare(stage, states[stage.name])
             self.tell(stage.name, "")
             stage.run(launcher)
             self._note(stage.name, states[stage.name].digest, done=True)
+        return ""
+
+    def _lock(self, name: str, required: bool) -> AbstractContextManager[None]:
+        file = self._file(name).with_suffix(".lock")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        return lock(file, f"{name} of {str(self.out)!r} is being run", required)
+
+    def _is_running(self, name: str) -> bool:
+        try:
+            with self._lock(name, required=True):
+                return False
+        except BusyError:
+            return True
 
     def _check_base(self) -> None:
         """Refuse a base that cannot be looped or trained as the recipe says, before data is built for it."""
@@ -128,18 +148,19 @@ class Pipeline:
         found: dict[str, State] = {}
         for stage in plan:
             digest = self._digest(stage, {name: state.digest for name, state in found.items()})
-            file = self._file(stage.name)
-            noted = load_manifest(file, "pipeline", "recurtrace run") if file.is_file() else {}
+            noted = self._noted(stage.name)
             begun = noted.get("digest")
             done = begun == digest and noted["done"] and all(path.exists() for path in stage.makes)
             found[stage.name] = State(digest, begun, done)
         return found
 
-    def _refuse(self, stage: Stage, state: "State") -> None:
+    def _refuse(self, stage: Stage, digest: str) -> None:
         """What is not removed for a stage that starts again: what this pipeline did not make, and long work."""
-        if state.begun == state.digest:
+        there = [path for path in stage.makes if path.exists()]
+        begun = self._noted(stage.name).get("digest")  # read after that: another process may have begun in between
+        if begun == digest:
             return
-        if state.begun is None and (foreign := [path for path in stage.makes if path.exists()]):
+        if begun is None and (foreign := there):
             raise RecurTraceError(f"{str(foreign[0])!r} exists and was not made by this pipeline; choose another out.")
         if (trained := [path for path in stage.makes if has_trained(path)]) and not self.recipe.overwrite:
             raise RecurTraceError(
@@ -150,7 +171,7 @@ class Pipeline:
     def _prepare(self, stage: Stage, state: "State") -> None:
         """What an earlier run left of a stage that has changed is removed."""
         if state.begun != state.digest:
-            self._refuse(stage, state)
+            self._refuse(stage, state.digest)
             self._note(stage.name, "being removed", done=False)
             for path in stage.makes:
                 empty(path) if path.is_dir() else path.unlink(missing_ok=True)
@@ -159,6 +180,10 @@ class Pipeline:
     def _file(self, name: str) -> Path:
         """A file for each stage, so that several machines can write theirs."""
         return self.out / "stages" / f"{name.replace(' ', '-')}.json"
+
+    def _noted(self, name: str) -> dict[str, Any]:
+        file = self._file(name)
+        return load_manifest(file, "pipeline", "recurtrace run") if file.is_file() else {}
 
     def _note(self, name: str, digest: str, done: bool) -> None:
         write_json(self._file(name), {"digest": digest, "done": done})
@@ -170,7 +195,7 @@ class Pipeline:
             finished = load_manifest(file, "pipeline", "recurtrace run")
             for name, digest in finished.pop("begun", {}).items():
                 self._note(name, digest, finished.get(name) == digest)
-            file.unlink()
+            file.unlink(missing_ok=True)
 
     def _digest(self, stage: Stage, digests: dict[str, str]) -> str:
         """Of all that a stage's result depends on; where the whole of it lies does not matter."""

@@ -18,6 +18,7 @@ from recurtrace.model.base import (
     portable_name,
     read_base_config,
     read_looped_config,
+    refuse_other_base,
     stored_fingerprint,
 )
 from recurtrace.model.checkpoint import ADAPTER_FILE, weight_files
@@ -159,12 +160,15 @@ def _looped(recipe: TrainRecipe) -> RecurTraceForCausalLM:
 
 def _continued(recipe: TrainRecipe, fields: dict[str, Any]) -> RecurTraceForCausalLM:
     """The loop modules of a checkpoint as far as it has them; what the recipe adds is fresh."""
-    moved = _has_moved(recipe, _start(recipe, fields))
+    start = _start(recipe, fields)
+    moved = _has_moved(recipe, start)
     if moved:
-        at: dict[str, Any] = {"base": load_base(recipe.base, **_loading(recipe, frozen=True))[0]}
+        base, found = load_base(recipe.base, **_loading(recipe, frozen=True))
+        refuse_other_base(start.base_fingerprint, str(recipe.start_from), recipe.base, found, "leave out start_from")
+        at: dict[str, Any] = {"base": base, "check_base": False}
     else:
         at = _loading(recipe, frozen=True, revision=False)
-    before = RecurTraceForCausalLM.from_pretrained(str(recipe.start_from), **at)  # it refuses a base of other weights
+    before = RecurTraceForCausalLM.from_pretrained(str(recipe.start_from), **at)
     config = copy.deepcopy(before.config)
     config.override(fields)
     if moved:

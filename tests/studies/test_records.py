@@ -1,5 +1,7 @@
 """Records of a study in one file: nothing lost, the same bytes each time, and nothing written over."""
 
+from dataclasses import replace
+
 import pytest
 
 from recurtrace.errors import RecurTraceError
@@ -24,7 +26,7 @@ def test_a_report_reads_the_archive_as_it_reads_the_folder(folder, tmp_path):
     pack(folder, tmp_path / "two.tar.xz")
     assert (tmp_path / "one.tar.xz").read_bytes() == (tmp_path / "two.tar.xz").read_bytes()
     with opened(tmp_path / "one.tar.xz") as unpacked:
-        assert read_workspace(unpacked).evaluations == read_workspace(folder).evaluations
+        assert replace(read_workspace(unpacked), folder=folder) == read_workspace(folder)
     assert not unpacked.exists()
     with opened(folder) as same:
         assert same == folder

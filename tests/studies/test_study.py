@@ -12,6 +12,8 @@ from recurtrace.report.workspace import read_workspace
 from studies import study
 from studies.records import ARCHIVES, opened, pack
 
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "docs" / "results.md", ROOT / "README.md"]
 TASKS = ("where_thing", "where_left", "who_has", "where_person")
 MIXTURE = {"sources": [{"task": task, "count": 400} for task in TASKS], "heldout": 40, "audit": []}
 SMALL = [
@@ -58,13 +60,39 @@ def test_a_study_that_the_claims_cannot_read_is_refused_at_once(tmp_path, monkey
     assert not (tmp_path / "study").exists()
 
 
+def test_a_page_without_markers_is_refused_at_once(tmp_path, monkeypatch):
+    (tmp_path / "page.md").write_text("no markers\n")
+    out = tmp_path / "study"
+    monkeypatch.setattr(sys, "argv", ["study", "ablations", f"--set=out={out}", "--page", str(tmp_path / "page.md")])
+    with pytest.raises(RecurTraceError, match="has no markers <!-- ablations study: begin -->"):
+        study.main()
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("name", study.STUDIES)
+def test_the_pages_have_markers_for_every_study(name):
+    study.check_pages(name, *PAGES)
+
+
+def test_a_study_that_begins_as_a_copy_says_what_it_needs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RecurTraceError, match="'runs/halting' is missing, which this study begins with"):
+        study.run(study.STUDIES["halting-wide"], [], share=False)
+    made = tmp_path / "runs" / "halting" / "stages"
+    made.mkdir(parents=True)
+    (made / "data.json").write_text("{}")
+    (made / "data.lock").write_text("")
+    monkeypatch.setattr(study.Pipeline, "run", lambda self, share: None)
+    assert study.run(study.STUDIES["halting-wide"], [], share=False) == Path("runs/halting-wide")
+    assert [file.name for file in Path("runs/halting-wide/stages").iterdir()] == ["data.json"]
+
+
 @pytest.mark.parametrize("archive", sorted(ARCHIVES.glob("*.tar.xz")), ids=lambda file: file.name.partition(".")[0])
 def test_the_results_page_is_what_the_kept_records_give(archive, tmp_path):
-    pages = [Path("docs/results.md"), Path("README.md")]
-    copies = [tmp_path / page.name for page in pages]
-    for page, copy in zip(pages, copies, strict=True):
+    copies = [tmp_path / page.name for page in PAGES]
+    for page, copy in zip(PAGES, copies, strict=True):
         copy.write_text(page.read_text())
     with opened(archive) as folder:
         study.write(archive.name.partition(".")[0], read_workspace(folder), *copies)
-    for page, copy in zip(pages, copies, strict=True):
-        assert copy.read_text() == page.read_text(), f"run `make results`: {page} is not of {archive.name}"
+    for page, copy in zip(PAGES, copies, strict=True):
+        assert copy.read_text() == page.read_text(), f"run `make results`: {page.name} is not of {archive.name}"

@@ -168,7 +168,7 @@ def test_the_matched_same_start(recipe):
     assert memory.config.loop_memory_window == 1
     ids = tokens(1, 6)
     assert torch.equal(plain(ids, loops=1).logits, memory(ids, loops=1).logits)
-    with pytest.raises(RecurTraceError):  # a looped model is nobody's base
+    with pytest.raises(RecurTraceError, match="no safetensors weights found at .*start"):
         build_model(recipe("other", start_from=str(start), loop=continued, model=str(start)))
     with pytest.raises(RecurTraceError, match="loops other layers than the recipe"):
         build_model(recipe("other", start_from=str(start), loop={"loop_start": 1, "loop_attn_head_dim": 8}))
