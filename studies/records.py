@@ -17,6 +17,7 @@ from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from recurtrace.assets import EMBEDDED
 from recurtrace.errors import RecurTraceError
 from recurtrace.files import writing
 from recurtrace.report.workspace import read_workspace
@@ -40,13 +41,21 @@ def pack(folder: Path, archive: Path) -> int:
     with tarfile.open(fileobj=packed, mode="w") as tar:
         for file in files:
             entry = tarfile.TarInfo(file.relative_to(folder).as_posix())
-            content = file.read_bytes()
+            content = _anywhere(file.read_bytes(), folder)
             entry.size = len(content)
             tar.addfile(entry, BytesIO(content))
     archive.parent.mkdir(parents=True, exist_ok=True)
     with writing(archive) as temporary:
         temporary.write_bytes(lzma.compress(packed.getvalue(), preset=9))
     return len(files)
+
+
+def _anywhere(content: bytes, folder: Path) -> bytes:
+    """With the names by which everyone knows the study's folder and the embedded models, not where they lie here."""
+    places = {str(place): name for name, place in EMBEDDED.items()} | {str(folder.absolute()): f"runs/{folder.name}"}
+    for place, name in places.items():
+        content = content.replace(place.encode(), name.encode())
+    return content
 
 
 def unpack(archive: Path, folder: Path) -> None:

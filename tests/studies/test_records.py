@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from recurtrace.assets import TINY_BASE
 from recurtrace.errors import RecurTraceError
 from recurtrace.report.workspace import read_workspace
 from studies.records import opened, pack, unpack
@@ -30,6 +31,14 @@ def test_a_report_reads_the_archive_as_it_reads_the_folder(folder, tmp_path):
     assert not unpacked.exists()
     with opened(folder) as same:
         assert same == folder
+
+
+def test_an_archive_does_not_say_where_things_lay(folder, tmp_path):
+    (folder / "runs" / "full" / "seed-0" / "recipe.json").write_text(f'{{"model": "{TINY_BASE}", "out": "{folder}/x"}}')
+    pack(folder, tmp_path / "one.tar.xz")
+    with opened(tmp_path / "one.tar.xz") as unpacked:
+        found = (unpacked / "runs" / "full" / "seed-0" / "recipe.json").read_text()
+    assert found == '{"model": "embedded/base", "out": "runs/study/x"}'
 
 
 def test_what_is_there_is_not_written_over(folder, tmp_path):
