@@ -51,8 +51,9 @@ def pack(folder: Path, archive: Path) -> int:
 
 
 def _anywhere(content: bytes, folder: Path) -> bytes:
-    """With the names by which everyone knows the study's folder and the embedded models, not where they lie here."""
-    places = {str(place): name for name, place in EMBEDDED.items()} | {str(folder.absolute()): f"runs/{folder.name}"}
+    """With the paths that everyone has of the study's folder and the embedded models, not where they lie here."""
+    places = {str(place): f"recurtrace/assets/{place.name}" for place in EMBEDDED.values()}
+    places[str(folder.absolute())] = f"runs/{folder.name}"
     for place, name in places.items():
         content = content.replace(place.encode(), name.encode())
     return content

@@ -38,7 +38,7 @@ def test_an_archive_does_not_say_where_things_lay(folder, tmp_path):
     pack(folder, tmp_path / "one.tar.xz")
     with opened(tmp_path / "one.tar.xz") as unpacked:
         found = (unpacked / "runs" / "full" / "seed-0" / "recipe.json").read_text()
-    assert found == '{"model": "embedded/base", "out": "runs/study/x"}'
+    assert found == '{"model": "recurtrace/assets/tiny-base", "out": "runs/study/x"}'
 
 
 def test_what_is_there_is_not_written_over(folder, tmp_path):
