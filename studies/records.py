@@ -3,6 +3,9 @@
     python -m studies.records pack runs/study studies/archives/embedded.tar.xz
     python -m studies.records unpack studies/archives/embedded.tar.xz runs/study
 
+Paths of the study's folder and of the embedded models are written as everyone has them; --known-as does the same for
+a base that lies in a folder of your own (`--known-as models/stories15M=nickypro/tinyllama-15M`).
+
 A study that was packed before all of it was run can be carried on elsewhere: unpack it, and name the stages that are
 missing (`recurtrace run embedded/study --only data --only 'train adapter 2' --only 'evaluate adapter 2'`). Stages that
 need the weights of a packed run cannot be run.
@@ -11,7 +14,7 @@ need the weights of a packed run cannot be run.
 import argparse
 import lzma
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
@@ -33,15 +36,16 @@ KEPT = (
 """What a report reads, and how far the stages are."""
 
 
-def pack(folder: Path, archive: Path) -> int:
+def pack(folder: Path, archive: Path, known_as: Mapping[Path, str] | None = None) -> int:
     """The same bytes for the same records, whoever packs them and when; returns the number of files."""
     read_workspace(folder)  # refused where there is nothing to report on
+    places = _places(folder) | {str(place.absolute()): name for place, name in (known_as or {}).items()}
     files = sorted({file for pattern in KEPT for file in folder.glob(pattern)})
     packed = BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as tar:
         for file in files:
             entry = tarfile.TarInfo(file.relative_to(folder).as_posix())
-            content = _anywhere(file.read_bytes(), folder)
+            content = _anywhere(file.read_bytes(), places)
             entry.size = len(content)
             tar.addfile(entry, BytesIO(content))
     archive.parent.mkdir(parents=True, exist_ok=True)
@@ -50,13 +54,23 @@ def pack(folder: Path, archive: Path) -> int:
     return len(files)
 
 
-def _anywhere(content: bytes, folder: Path) -> bytes:
-    """With the paths that everyone has of the study's folder and the embedded models, not where they lie here."""
+def _places(folder: Path) -> dict[str, str]:
+    """Where the study and the embedded models lie here, and the paths that everyone has of them."""
     places = {str(place): f"recurtrace/assets/{place.name}" for place in EMBEDDED.values()}
-    places[str(folder.absolute())] = f"runs/{folder.name}"
-    for place, name in places.items():
+    return places | {str(folder.absolute()): f"runs/{folder.name}"}
+
+
+def _anywhere(content: bytes, places: Mapping[str, str]) -> bytes:
+    for place, name in sorted(places.items(), key=lambda one: -len(one[0])):  # what lies within another first
         content = content.replace(place.encode(), name.encode())
     return content
+
+
+def _place(text: str) -> tuple[Path, str]:
+    place, found, name = text.partition("=")
+    if not (place and found and name):
+        raise argparse.ArgumentTypeError(f"{text!r} is not FOLDER=NAME")
+    return Path(place), name
 
 
 def unpack(archive: Path, folder: Path) -> None:
@@ -84,13 +98,16 @@ def opened(records: Path) -> Iterator[Path]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
-    for name, first, second in (("pack", "folder", "archive"), ("unpack", "archive", "folder")):
-        command = commands.add_parser(name)
-        command.add_argument(first, type=Path)
-        command.add_argument(second, type=Path)
+    packing = commands.add_parser("pack")
+    packing.add_argument("folder", type=Path)
+    packing.add_argument("archive", type=Path)
+    packing.add_argument("--known-as", type=_place, action="append", default=[], metavar="FOLDER=NAME")
+    unpacking = commands.add_parser("unpack")
+    unpacking.add_argument("archive", type=Path)
+    unpacking.add_argument("folder", type=Path)
     given = parser.parse_args()
     if given.command == "pack":
-        count = pack(given.folder, given.archive)
+        count = pack(given.folder, given.archive, dict(given.known_as))
         print(f"{given.archive}: {count} files, {given.archive.stat().st_size / 2**20:.1f} MiB")
     else:
         unpack(given.archive, given.folder)

@@ -34,11 +34,13 @@ def test_a_report_reads_the_archive_as_it_reads_the_folder(folder, tmp_path):
 
 
 def test_an_archive_does_not_say_where_things_lay(folder, tmp_path):
-    (folder / "runs" / "full" / "seed-0" / "recipe.json").write_text(f'{{"model": "{TINY_BASE}", "out": "{folder}/x"}}')
-    pack(folder, tmp_path / "one.tar.xz")
+    mine = tmp_path / "models" / "mine"
+    recipe = f'{{"model": "{TINY_BASE}", "base": "{mine}", "out": "{folder}/x"}}'
+    (folder / "runs" / "full" / "seed-0" / "recipe.json").write_text(recipe)
+    pack(folder, tmp_path / "one.tar.xz", {mine: "someone/theirs"})
     with opened(tmp_path / "one.tar.xz") as unpacked:
         found = (unpacked / "runs" / "full" / "seed-0" / "recipe.json").read_text()
-    assert found == '{"model": "recurtrace/assets/tiny-base", "out": "runs/study/x"}'
+    assert found == '{"model": "recurtrace/assets/tiny-base", "base": "someone/theirs", "out": "runs/study/x"}'
 
 
 def test_what_is_there_is_not_written_over(folder, tmp_path):
