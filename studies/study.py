@@ -11,6 +11,7 @@ import os
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import mean
 from textwrap import fill
@@ -61,8 +62,8 @@ def page(space: Workspace, name: str, names: Sequence[str]) -> str:
     return "\n\n".join(parts)
 
 
-def headline(space: Workspace) -> str:
-    """The README's sentences about the study."""
+def headline(space: Workspace, base: str) -> str:
+    """The README's sentences about a study of memory against its rivals."""
     memory, verdicts = space.evaluations["loop"], [claim.verdict for claim in claims(space, world(space))]
     depths = [asked for asked in memory[0].manifest.loops if asked.isdecimal()]
     right = {asked: accuracy(memory, asked) for asked in [*depths, "adaptive"]}
@@ -76,7 +77,7 @@ def headline(space: Workspace) -> str:
     ]
     count, adaptive = len(memory[0].records), spread(right["adaptive"], ".1f", 100)
     return (
-        f"On the embedded base, {seeds}, {count:,} test items: {', '.join(shown)}, adaptive depth {adaptive} % at "
+        f"On {base}, {seeds}, {count:,} test items: {', '.join(shown)}, adaptive depth {adaptive} % at "
         f"{spread(map(mean_depth, memory))}; {', '.join(others)}. One loop is the base, which was never asked such a "
         f"question ({spread(right['1'], '.1f', 100)} %). Ten claims of the paper: {verdicts.count('holds')} of them "
         f"found to hold there, {verdicts.count('does not hold')} found not to, {verdicts.count('cannot be told here')} "
@@ -125,7 +126,7 @@ STUDIES = {
             *("claims", "depths", "buckets", "fates", "stops", "main", "strengths", "matched", "checks", "memory"),
             *("calibration", "budget"),
         ),
-        headline,
+        partial(headline, base="the embedded base"),
     ),
     "ablations": Study("embedded/ablations", ("ablated", "depths", "ablation", "same-start", "blocks")),
     "halting": Study("embedded/halting", ("stops", "main", "matched", "calibration")),
@@ -139,7 +140,11 @@ STUDIES = {
         ),
         begins_as="halting",
     ),
-    "stories15m": Study("stories15m/pipeline", ("claims", "depths", "buckets", "main", "matched", "calibration")),
+    "stories15m": Study(
+        "stories15m/pipeline",
+        ("claims", "depths", "buckets", "main", "matched", "calibration", "budget"),
+        partial(headline, base="stories15M, a language model of 15 M parameters, with bAbI"),
+    ),
     "smollm2": Study("smollm2/pipeline", ("depths", "main")),
 }
 

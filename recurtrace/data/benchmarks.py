@@ -77,7 +77,7 @@ class Task:
 
     @property
     def generated(self) -> bool:
-        """By data/synthetic.py or data/stories.py."""
+        """By data/synthetic.py, data/stories.py or data/nested.py."""
         return self.hub is None and not self.files
 
     @property
@@ -250,7 +250,7 @@ def svamp(record: Record) -> Parts | None:
 
 
 def generated(record: Record) -> Parts | None:
-    raise LookupError("a generated task has no records")  # data/synthetic.py and data/stories.py make examples
+    raise LookupError("a generated task has no records")  # data/loading.py says which file makes its examples
 
 
 # --- the table ---------------------------------------------------------------------------------------------------
@@ -267,7 +267,7 @@ TASKS = {
         Task("symbolic", COVERED, generated, scorer="exact"),
         *(
             Task(name, ("stories",), generated, splits=OWN_HELDOUT, scorer="exact")
-            for name in ("where_person", "who_has", "where_thing", "where_left")
+            for name in ("where_person", "who_has", "where_thing", "where_left", "nested")
         ),
         Task("gsm8k", COVERED, gsm8k, "openai/gsm8k", ("main",), columns=("question", "answer"), scorer="number"),
         Task(

@@ -14,11 +14,11 @@ from typing import Any
 
 from tqdm import tqdm
 
-from recurtrace.data import stories, synthetic
+from recurtrace.data import nested, stories, synthetic
 from recurtrace.data.benchmarks import TASKS, Record, Task
 from recurtrace.data.example import Example
 from recurtrace.data.own import OwnTask
-from recurtrace.data.synthetic import PAPER, TRAIN_ITEMS, Sizes
+from recurtrace.data.synthetic import PAPER, TEST_ITEMS_PER_BUCKET, TRAIN_ITEMS, Sizes
 from recurtrace.errors import RecurTraceError, brief, is_unicode
 from recurtrace.hub import datasets_offline_if_unreachable
 
@@ -125,27 +125,26 @@ def _example(task: Task, name: str, record: Record) -> Example | None:
     )
 
 
+_TOLD = {**dict.fromkeys(stories.QUESTIONS, stories), nested.TASK: nested}
+"""Generated tasks with held-out items of their own; the others are the paper's."""
+
+
 def _generated(name: str, split: str, count: int, seed: int, sizes: Sizes) -> Iterator[Example]:
-    if name in stories.QUESTIONS:
-        if split == "test":
-            return stories.evaluation_items(name, seed, sizes=sizes)
-        if split == "heldout":
-            return (stories.item(name, "heldout", index, seed, sizes=sizes) for index in range(count))
-        return stories.training_items(name, count, seed, sizes)
-    if split == "train":
-        return synthetic.training_items(name, count, seed, sizes)
-    return synthetic.evaluation_items(name, seed, sizes=sizes)
+    if split == "test":
+        return _test_items(name, seed, TEST_ITEMS_PER_BUCKET, sizes)
+    if split == "heldout":
+        return (_TOLD[name].item(name, "heldout", index, seed, sizes=sizes) for index in range(count))
+    return _TOLD.get(name, synthetic).training_items(name, count, seed, sizes)
+
+
+def _test_items(name: str, seed: int, per_bucket: int, sizes: Sizes) -> Iterator[Example]:
+    return _TOLD.get(name, synthetic).evaluation_items(name, seed, per_bucket, sizes)
 
 
 def few_of_each_bucket(name: str, count: int, seed: int = 0, sizes: Sizes = PAPER) -> dict[str, list[Example]]:
     """The first test items of a generated task, by difficulty, the easiest first."""
-    items = (
-        stories.evaluation_items(name, seed, count, sizes)
-        if name in stories.QUESTIONS
-        else synthetic.evaluation_items(name, seed, count, sizes)
-    )
     found: dict[str, list[Example]] = {}
-    for example in items:
+    for example in _test_items(name, seed, count, sizes):
         found.setdefault(example.bucket, []).append(example)
     return found
 
