@@ -3,9 +3,12 @@
     python examples/stories15m.py                                        # model and data from the hub
     python examples/stories15m.py --base FOLDER --data-dir FOLDER        # from local folders
     python examples/stories15m.py --steps 200                            # a first look, in minutes
+    python examples/stories15m.py --questions nested                     # questions that need depth; no data to fetch
 
-The base has read children's stories and was never asked a question. Stage 1 trains its loop modules (the base stays
-frozen), then the same questions are answered at several depths. The same command resumes after an interruption.
+The base has read children's stories and was never asked a question. Stage 1 trains its loop modules, then the same
+questions are answered at several depths. With bAbI the base stays frozen, as in the paper, and two loops do nearly all;
+where things are in things, the looped layers are trained too (an extension), and further loops find further facts.
+The same command resumes after an interruption.
 """
 
 import argparse
@@ -14,23 +17,35 @@ from pathlib import Path
 from recurtrace import stages
 
 DEPTHS = "1,2,4,8"
+DATA = {"babi": "stories15m/mixture", "nested": "stories15m/nested-mixture"}
+OWN_SETTINGS = {
+    "babi": {"loop": {"loop_start": 2, "loop_attn_head_dim": 72}},
+    "nested": {
+        "loop": {"loop_start": 2, "loop_attn_head_dim": 72, "loop_train_mean": 6, "loop_train_max": 9},
+        "train_block": True,
+        "block_learning_rate": 2e-4,
+        "share_beginnings": True,  # a story is read once for all questions about it
+        "curriculum": [{"until": 0.5, "hardest": 2}],  # one fact and two, before three and four
+    },
+}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--base", default="nickypro/tinyllama-15M", help="hub id or folder of the model")
+    parser.add_argument("--questions", choices=DATA, default="babi")
     parser.add_argument("--data-dir", type=Path, help="folder with the datasets, instead of the hub")
     parser.add_argument("--steps", type=int, default=800)
-    parser.add_argument("--out", type=Path, default=Path("runs/stories15m-example"))
+    parser.add_argument("--out", type=Path, help="default: runs/stories15m-example and the questions")
     arguments = parser.parse_args()
-    out = arguments.out
+    out = arguments.out or Path(f"runs/stories15m-example-{arguments.questions}")
 
-    stages.data(recipe="stories15m/mixture", out=out / "mixture", data_dir=arguments.data_dir)
+    stages.data(recipe=DATA[arguments.questions], out=out / "mixture", data_dir=arguments.data_dir)
     budget = stages.train(
         model=arguments.base,
         data=out / "mixture",
         out=out / f"loop-{arguments.steps}",
-        loop={"loop_start": 2, "loop_attn_head_dim": 72},
+        **OWN_SETTINGS[arguments.questions],
         steps=arguments.steps,
         batch_size=2,  # small steps: it is their number that counts
         micro_batch_size=2,

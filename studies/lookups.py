@@ -1,6 +1,7 @@
 """Has a base the step that loops would repeat? One fact of twelve, looked up in text as the base may have read it.
 
-    python -m studies.lookups embedded/base nickypro/tinyllama-15M
+    python -m studies.lookups embedded/base nickypro/tinyllama-15M --page docs/results.md
+    python -m studies.lookups nickypro/tinyllama-15M=FOLDER      # where the hub's copy lies in a folder
 
 An answer is the likeliest of the twelve names that the facts end with, so one in twelve is right by chance.
 """
@@ -8,10 +9,12 @@ An answer is the likeliest of the twelve names that the facts end with, so one i
 import argparse
 import random
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import torch
 from transformers import AutoTokenizer
 
+from benchmarks.common import write_between
 from recurtrace.assets import EMBEDDED, place
 from recurtrace.data import nested, stories
 from recurtrace.model.base import load_base
@@ -64,16 +67,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("bases", nargs="+", help="hub ids or folders; embedded/base is the one in the package")
     parser.add_argument("--items", type=int, default=200)
+    parser.add_argument("--page", type=Path, help="page to write the table into")
     given = parser.parse_args()
     rows = []
-    for name in given.bases:
-        model, _ = load_base(place(name))
-        tokenizer = AutoTokenizer.from_pretrained(place(name))
+    for one in given.bases:
+        name, _, folder = one.partition("=")
+        model, _ = load_base(folder or place(name))
+        tokenizer = AutoTokenizer.from_pretrained(folder or place(name))
         words, wordings = (NAMES, NAMED) if name in EMBEDDED else (WORDS, ENGLISH)
-        one_token = [word for word in words if len(tokenizer.tokenize(f" {word}")) == 1]
+        whole = [word for word in words if len(tokenizer.tokenize(f" {word}")) == 1]
         for text, wording in wordings.items():
-            rows.append([name, text, f"{100 * found(model.eval(), tokenizer, one_token, wording, given.items):.1f}"])
-    print(markdown_table(Table("lookups", "One fact of twelve", ["Base", "Text", "Found, %"], rows)))
+            rows.append([name, text, f"{100 * found(model.eval(), tokenizer, whole, wording, given.items):.1f}"])
+    note = f"{given.items} stories for each text. The likeliest of twelve names: chance is {100 / FACTS:.1f} %."
+    table = Table("lookups", "One fact of twelve", ["Base", "Text", "Found, %"], rows, note)
+    text = f"{markdown_table(table)}\n\n{note}"
+    if given.page is not None:
+        write_between(given.page, "lookups", text)
+    print(text)
 
 
 if __name__ == "__main__":

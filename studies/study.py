@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from statistics import mean
 from textwrap import fill
+from typing import get_args
 
 from benchmarks.common import between, write_between
 from recurtrace.errors import RecurTraceError
@@ -24,7 +25,7 @@ from recurtrace.report.render import markdown_table
 from recurtrace.report.table import Table, spread
 from recurtrace.report.workspace import Workspace, read_workspace
 from studies.ablated import ablated_table
-from studies.claims import COLUMNS, check_loops, claims
+from studies.claims import COLUMNS, Verdict, check_loops, claims
 from studies.depths import accuracy, bucket_table, depth_table, fate_table, mean_depth, stops_table
 from studies.records import opened
 from studies.worlds import World, world_of
@@ -62,26 +63,32 @@ def page(space: Workspace, name: str, names: Sequence[str]) -> str:
     return "\n\n".join(parts)
 
 
-def headline(space: Workspace, base: str) -> str:
+def headline(space: Workspace, base: str, frozen: bool = True) -> str:
     """The README's sentences about a study of memory against its rivals."""
     memory, verdicts = space.evaluations["loop"], [claim.verdict for claim in claims(space, world(space))]
+    held, failed, unknown = (verdicts.count(verdict) for verdict in get_args(Verdict))
     depths = [asked for asked in memory[0].manifest.loops if asked.isdecimal()]
     right = {asked: accuracy(memory, asked) for asked in [*depths, "adaptive"]}
     best = max(depths, key=lambda asked: mean(right[asked]))
     seeds = f"{len(memory)} training seeds" if len(memory) > 1 else "one training seed"
-    shown = [f"{spread(right[asked], '.1f', 100)} % at {asked} loops" for asked in ("2", best, depths[-1])]
+    shown = [
+        f"{spread(right[asked], '.1f', 100)} % at {asked} loops" for asked in dict.fromkeys(("2", best, depths[-1]))
+    ]
     others = [
         f"{name} {spread(accuracy(space.evaluations[run], '1'), '.1f', 100)} %"
         for run, name in (("full", "a full fine-tune of the same budget"), ("adapter", "a matched adapter"))
         if run in space.evaluations
     ]
     count, adaptive = len(memory[0].records), spread(right["adaptive"], ".1f", 100)
+    alone = "One loop is the base, which was never asked such a question"
+    if not frozen:
+        unasked = spread(accuracy(space.evaluations["base"], "1"), ".1f", 100)
+        alone = f"The base, which was never asked such a question, has {unasked} %, one loop of the trained block"
     return (
         f"On {base}, {seeds}, {count:,} test items: {', '.join(shown)}, adaptive depth {adaptive} % at "
-        f"{spread(map(mean_depth, memory))}; {', '.join(others)}. One loop is the base, which was never asked such a "
-        f"question ({spread(right['1'], '.1f', 100)} %). Ten claims of the paper: {verdicts.count('holds')} of them "
-        f"found to hold there, {verdicts.count('does not hold')} found not to, {verdicts.count('cannot be told here')} "
-        "open ([results](docs/results.md))."
+        f"{spread(map(mean_depth, memory))}; {', '.join(others)}. {alone} ({spread(right['1'], '.1f', 100)} %). Ten "
+        f"claims of the paper: {held} of them found to hold there, {failed} found not to, {unknown} open "
+        "([results](docs/results.md))."
     )
 
 
@@ -144,6 +151,11 @@ STUDIES = {
         "stories15m/pipeline",
         ("claims", "depths", "buckets", "main", "matched", "calibration", "budget"),
         partial(headline, base="stories15M, a language model of 15 M parameters, with bAbI"),
+    ),
+    "nested": Study(
+        "stories15m/nested",
+        ("claims", "depths", "buckets", "stops", "main", "matched", "calibration", "budget"),
+        partial(headline, base="stories15M with questions about things in things, looped layers trained", frozen=False),
     ),
     "smollm2": Study("smollm2/pipeline", ("depths", "main")),
 }

@@ -23,12 +23,26 @@ class World:
     """That stage 1 trains."""
 
 
+def _facts(record: ItemRecord) -> int:
+    return int(record.bucket.removeprefix("facts="))
+
+
 STORIES = World(
     tasks=frozenset({"where_thing", "where_left", "who_has", "where_person"}),
     kind=lambda record: record.task,
     stateful=("where_thing", "where_left", "who_has"),
     lookups=("where_person",),
-    facts=lambda record: int(record.bucket.removeprefix("facts=")),
+    facts=_facts,
+    hard=3,
+    deepest=9,
+)
+
+NESTED = World(
+    tasks=frozenset({"nested"}),
+    kind=lambda record: "one fact" if _facts(record) == 1 else "several facts",
+    stateful=("several facts",),
+    lookups=("one fact",),
+    facts=_facts,
     hard=3,
     deepest=9,
 )
@@ -51,4 +65,4 @@ BABI = World(
 def world_of(records: Iterable[ItemRecord]) -> World | None:
     """The one whose questions these are; None of others."""
     tasks = {record.task for record in records}
-    return next((world for world in (STORIES, BABI) if tasks <= world.tasks), None)
+    return next((world for world in (STORIES, NESTED, BABI) if tasks <= world.tasks), None)
