@@ -80,13 +80,14 @@ def headline(space: Workspace, base: str, frozen: bool = True) -> str:
         if run in space.evaluations
     ]
     count, adaptive = len(memory[0].records), spread(right["adaptive"], ".1f", 100)
-    alone = "One loop is the base, which was never asked such a question"
+    one = spread(right["1"], ".1f", 100)
+    alone = f"One loop is the base, which was never asked such a question ({one} %)"
     if not frozen:
         unasked = spread(accuracy(space.evaluations["base"], "1"), ".1f", 100)
-        alone = f"The base, which was never asked such a question, has {unasked} %, one loop of the trained block"
+        alone = f"One loop has {one} %, the base, which was never asked such a question, {unasked} %"
     return (
         f"On {base}, {seeds}, {count:,} test items: {', '.join(shown)}, adaptive depth {adaptive} % at "
-        f"{spread(map(mean_depth, memory))}; {', '.join(others)}. {alone} ({spread(right['1'], '.1f', 100)} %). Ten "
+        f"{spread(map(mean_depth, memory))}; {', '.join(others)}. {alone}. Ten "
         f"claims of the paper: {held} of them found to hold there, {failed} found not to, {unknown} open "
         "([results](docs/results.md))."
     )
@@ -150,7 +151,6 @@ STUDIES = {
     "stories15m": Study(
         "stories15m/pipeline",
         ("claims", "depths", "buckets", "main", "matched", "calibration", "budget"),
-        partial(headline, base="stories15M, a language model of 15 M parameters, with bAbI"),
     ),
     "nested": Study(
         "stories15m/nested",
