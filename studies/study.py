@@ -154,7 +154,7 @@ STUDIES = {
     ),
     "nested": Study(
         "stories15m/nested",
-        ("claims", "depths", "buckets", "stops", "main", "matched", "calibration", "budget"),
+        ("claims", "depths", "buckets", "stops", "main", "matched", "calibration"),
         partial(headline, base="stories15M with questions about things in things, looped layers trained", frozen=False),
     ),
     "smollm2": Study("smollm2/pipeline", ("depths", "main")),

@@ -44,6 +44,8 @@ class Budget(Record):
     layers: int | None = field(default=None, metadata=LEFT_OUT)
     """Of the base. Budgets of an older version do not say it, nor the three beside it."""
     looped_layers: int | None = field(default=None, metadata=LEFT_OUT)
+    train_block: bool | None = field(default=None, metadata=LEFT_OUT)
+    """Whether the looped layers of the base learned too. Not in the paper."""
 
     @property
     def layer_passes(self) -> float | None:

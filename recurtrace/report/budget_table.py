@@ -13,7 +13,7 @@ NONE = "—"
 Seeds = Sequence[Budget]
 
 STAGE_1: dict[str, Callable[[Seeds], str]] = {
-    "Base weights": lambda seeds: "fine-tuned" if seeds[0].method == "full" else "frozen",
+    "Base weights": lambda seeds: _base_weights(seeds[0]),
     "Trainable parameters": lambda seeds: (
         f"{seeds[0].trained_parameters:,} ({seeds[0].trained_parameters / seeds[0].parameters:.1%})"
     ),
@@ -64,6 +64,12 @@ def budget(space: Workspace) -> Table:
     note += f" Means over {seeds} training seeds." if seeds > 1 else ""
     note += f" Not shown: {', '.join(others)} (runs/<run>/budget.json)." if others else ""
     return Table(name, title, ["", *shown.values()], rows, note, "recurtrace train, recurtrace distill")
+
+
+def _base_weights(one: Budget) -> str:
+    if one.method == "full":
+        return "fine-tuned"
+    return "frozen but for the looped layers" if one.train_block else "frozen"
 
 
 def _micro(one: Budget) -> str:

@@ -196,6 +196,7 @@ def _budget(recipe: Optimization, trainer: LoopTrainer, data: datasets.Dataset) 
         learning_rate=recipe.learning_rate,
         layers=cost.layers,
         looped_layers=cost.looped_layers,
+        train_block=block or None,
     )
 
 

@@ -73,3 +73,8 @@ def test_over_seeds_and_older_files():
     old = replace(LOOP, micro_batch_size=None, learning_rate=None, layers=None)
     assert cells(table({"loop": [old]}, []))["Forward layer passes per token"] == ["—"]
     assert table({"window-1": [LOOP]}).missing
+
+
+def test_a_trained_block_is_not_called_frozen():
+    found = cells(table({"full": [FULL], "loop": [replace(LOOP, train_block=True)]}))
+    assert found["Base weights"] == ["fine-tuned", "frozen but for the looped layers"]

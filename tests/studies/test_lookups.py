@@ -8,7 +8,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from recurtrace.assets import TINY_BASE
 from studies.lookups import NAMED, NAMES, found, main
 
-((TEXT, WORDING),) = NAMED.items()
+(WORDING,) = NAMED.values()
 
 
 def test_the_embedded_base_finds_facts(monkeypatch, capsys):
