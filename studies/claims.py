@@ -26,6 +26,7 @@ MIDDLE, BEYOND = "4", "16"  # the paper's mean training depth, and twice its cla
 PAIRS = {
     ("memory-block", "plain-block"): "with a trained block",
     ("loop", "plain-loop"): "on the frozen base",
+    ("loop", "plain"): "both with a trained block",  # of a study whose every loop trains it
 }
 """With and without memory; the first pair that was run is compared. On a base that does not know the format, plain
 looping of the frozen block has one number to learn and is no rival."""

@@ -14,6 +14,7 @@ TITLES = {
     "adapter": "Matched adapter",
     "loop": "Memory",
     "plain-loop": "Plain looping",
+    "plain": "Plain looping",
     "memory-block": "Memory, block trained",
     "plain-block": "Plain looping, block trained",
     **{run: title for run, title in ABLATIONS.items() if run != "loop"},

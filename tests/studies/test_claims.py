@@ -118,6 +118,13 @@ def test_memory_is_compared_with_a_trained_block_where_both_have_one(space):
     assert first.verdict == "cannot be told here"
 
 
+def test_a_study_whose_every_loop_trains_its_block_says_so(space):
+    space.evaluations["plain"] = space.evaluations.pop("plain-loop")
+    first, *_ = claims(space, WORLD)
+    assert first.measured.endswith("at 4 loops, both with a trained block")
+    assert first.verdict == "holds"
+
+
 def test_what_becomes_of_an_answer(space):
     def rule(i, t):  # 12 each: always, never, from four loops on, until four loops, now and then
         return (True, False, int(t) >= 4, int(t) <= 4, t == "4")[i % 5] if t.isdecimal() else True
