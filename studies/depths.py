@@ -18,6 +18,8 @@ TITLES = {
     "memory-block": "Memory, block trained",
     "plain-block": "Plain looping, block trained",
     **{run: title for run, title in ABLATIONS.items() if run != "loop"},
+    "same-start-memory": "Same start, memory",
+    "same-start-plain": "Same start, plain looping",
 }
 COLUMNS = ["Run", "Loops", "Accuracy, %", "Loss of the answer", "Seeds"]
 
@@ -25,17 +27,41 @@ COLUMNS = ["Run", "Loops", "Accuracy, %", "Loss of the answer", "Seeds"]
 def depth_table(space: Workspace) -> Table:
     """One row for each run and depth; items count alike, whatever their task."""
     rows = []
-    for run in (*TITLES, *sorted(space.evaluations.keys() - TITLES.keys())):
-        found = space.evaluations.get(run, [])
-        depths = [asked for asked in found[0].manifest.loops if asked != "k"] if found else []
-        for asked in depths:
+    for run, found in in_order(space):
+        for asked in (asked for asked in found[0].manifest.loops if asked != "k"):
             those = [one for one in found if asked in one.manifest.loops]
             loops = asked if asked != "adaptive" else f"adaptive, {spread(mean_depth(one) for one in those)}"
             right, loss = zip(*(_measures(one, asked) for one in those), strict=True)
-            rows.append([TITLES.get(run, run), loops, spread(right, ".1f", 100), spread(loss), str(len(those))])
+            rows.append([title(run), loops, spread(right, ".1f", 100), spread(loss), str(len(those))])
+    return Table("depths", "Every run at every depth", COLUMNS, rows, _items(space))
+
+
+def curve_table(space: Workspace) -> Table:
+    """One row for each run, for studies of many runs."""
+    asked = {loops for _, found in in_order(space) for loops in found[0].manifest.loops if loops.isdecimal()}
+    depths = sorted(asked, key=int)
+    rows = [
+        [title(run), *(spread(accuracy(found, loops), ".1f", 100) for loops in depths), str(len(found))]
+        for run, found in in_order(space)
+    ]
+    columns = ["Run", *(f"T={loops}" for loops in depths), "Seeds"]
+    return Table("curves", "Accuracy in percent by depth", columns, rows, _items(space))
+
+
+def title(run: str) -> str:
+    layers = run.removeprefix("block-")
+    return TITLES.get(run, run if layers == run else f"Layers {layers.replace('-', '–')}")
+
+
+def in_order(space: Workspace) -> list[tuple[str, list[Evaluation]]]:
+    """Every run and its evaluations, the known ones first."""
+    names = (*TITLES, *sorted(space.evaluations.keys() - TITLES.keys()))
+    return [(run, space.evaluations[run]) for run in names if space.evaluations.get(run)]
+
+
+def _items(space: Workspace) -> str:
     items = {len(one.records) for found in space.evaluations.values() for one in found}
-    note = f"{', '.join(map(str, sorted(items)))} test items."
-    return Table("depths", "Every run at every depth", COLUMNS, rows, note)
+    return f"{', '.join(map(str, sorted(items)))} test items."
 
 
 def accuracy(runs: Sequence[Evaluation], asked: str) -> list[float]:

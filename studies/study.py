@@ -26,7 +26,7 @@ from recurtrace.report.table import Table, spread
 from recurtrace.report.workspace import Workspace, read_workspace
 from studies.ablated import ablated_table
 from studies.claims import COLUMNS, Verdict, check_loops, claims
-from studies.depths import accuracy, bucket_table, depth_table, fate_table, mean_depth, stops_table
+from studies.depths import accuracy, bucket_table, curve_table, depth_table, fate_table, mean_depth, stops_table
 from studies.records import opened
 from studies.worlds import World, world_of
 
@@ -46,6 +46,7 @@ def claims_table(space: Workspace) -> Table:
 OWN_TABLES: dict[str, Callable[[Workspace], Table]] = {
     "claims": claims_table,
     "depths": depth_table,
+    "curves": curve_table,
     "buckets": bucket_table,
     "fates": lambda space: fate_table(space, world(space).deepest),
     "stops": stops_table,
@@ -136,7 +137,7 @@ STUDIES = {
         ),
         partial(headline, base="the embedded base"),
     ),
-    "ablations": Study("embedded/ablations", ("ablated", "depths", "ablation", "same-start", "blocks")),
+    "ablations": Study("embedded/ablations", ("ablated", "curves", "ablation", "same-start", "blocks")),
     "halting": Study("embedded/halting", ("stops", "main", "matched", "calibration")),
     "halting-wide": Study(
         "embedded/halting",
