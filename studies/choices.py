@@ -100,9 +100,9 @@ def thresholds(sweeps: Sweeps) -> Table:
             rows.append([title, how, *point(one[objective] for one in found)])
             rows.append([f"{title} + floor", how, *point(one[f"{objective}-floor"] for one in found)])
     for floor, how in ((2, "selected"), (1, "selected, without the floor")):
-        found = sweeps.results({}, floor=floor)
+        results = sweeps.results({}, floor=floor)
         for name, title in (("calm-top-prob", "CALM (top-prob)"), ("calm-margin", "CALM (margin)")):
-            rows.append([title, how, *point([found[name]])])
+            rows.append([title, how, *point([results[name]])])
     return Table("thresholds", "Thresholds and floors", ["Method", "Threshold", *POINT], rows)
 
 

@@ -249,15 +249,17 @@ def _head_against_fixed(says: str, analyses: Sequence[HeadAnalysis]) -> Claim:
     if len(matched) < len(analyses):
         raise RecurTraceError("analysis/ is of an older version; make it anew with `recurtrace compare`.")
     gain = Difference(
-        [100 * (row.accuracy - row.fixed_accuracy) for row in matched],
-        *(100 * mean(getattr(row, bound) for row in matched) for bound in ("gain_low", "gain_high")),
-        [row.p_value for row in matched],
+        points=[100 * (row.accuracy - row.fixed_accuracy) for row in matched],
+        low=100 * mean(row.gain_low for row in matched),
+        high=100 * mean(row.gain_high for row in matched),
+        p=[row.p_value for row in matched],
     )
     best = [analysis.method(analysis.best_fixed) for analysis in analyses]
     lost = Difference(
-        [100 * (a.accuracy - b.accuracy) for a, b in zip(own, best, strict=True)],
-        *(100 * mean(getattr(row, bound) for row in own) for bound in ("gain_low", "gain_high")),
-        [row.p_value for row in own],
+        points=[100 * (a.accuracy - b.accuracy) for a, b in zip(own, best, strict=True)],
+        low=100 * mean(row.gain_low for row in own),
+        high=100 * mean(row.gain_high for row in own),
+        p=[row.p_value for row in own],
     )
     verdicts = {gain.verdict(), lost.verdict(MARGIN)}
     order: tuple[Verdict, ...] = ("does not hold", "cannot be told here", "holds")

@@ -134,7 +134,7 @@ def fate_table(space: Workspace, deepest: int) -> Table:
     """What becomes of an answer as depth grows: what a depth for each item could gain over one for all."""
     memory = space.evaluations["loop"]
     depths = [loops for loops in memory[0].manifest.loops if loops.isdecimal() and 1 < int(loops) <= deepest]
-    shares = {fate: [] for fate in FATES}
+    shares: dict[str, list[float]] = {fate: [] for fate in FATES}
     for run in memory:
         fates = [_fate([record.at(loops).correct for loops in depths]) for record in run.records]
         for fate, found in shares.items():

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from benchmarks.common import write_between
 from recurtrace.assets import EMBEDDED, place
@@ -49,7 +49,9 @@ NAMES = (*stories.CONTAINERS, *stories.PLACES, *stories.THINGS)
 
 
 @torch.no_grad()
-def found(model, tokenizer, words: Sequence[str], wording: Wording, items: int) -> float:
+def found(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, words: Sequence[str], wording: Wording, items: int
+) -> float:
     """The share of lookups that end in the right one of the facts."""
     firsts = {word: tokenizer(f" {word}", add_special_tokens=False)["input_ids"][-1] for word in words}
     right = 0
