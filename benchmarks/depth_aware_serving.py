@@ -25,6 +25,7 @@ from typing import Any
 from rich.console import Console
 
 from benchmarks.common import write_between
+from recurtrace.errors import told
 from recurtrace.model.configuration_recurtrace import RecurTraceConfig
 from recurtrace.model.cost import cost_of
 from recurtrace.model.families import QWEN3
@@ -248,6 +249,7 @@ def measured(slots: int = 8, turns: int = 2) -> list[str]:
     return lines
 
 
+@told()
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--measure", action="store_true", help="on vLLM, instead of simulating")

@@ -20,6 +20,7 @@ from transformers import DynamicCache, PreTrainedModel
 from transformers import __version__ as transformers_version
 
 from benchmarks.common import qwen3_06b, random_base, write_between
+from recurtrace.errors import told
 from recurtrace.evaluation.runtime import time_ratios
 from recurtrace.model import RecurTraceCache, RecurTraceForCausalLM
 from recurtrace.model.cost import Cost, cost_of
@@ -167,6 +168,7 @@ def report(turns: int) -> str:
     return "\n\n".join("\n".join(lines) for lines in parts)
 
 
+@told()
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--turns", type=int, default=20)

@@ -21,6 +21,7 @@ from transformers import AutoTokenizer
 from benchmarks.common import qwen3_06b, random_base, write_between
 from recurtrace import stages
 from recurtrace.assets import TINY_BASE
+from recurtrace.errors import told
 from recurtrace.model import RecurTraceForCausalLM
 
 FEW, MORE = 4, 12
@@ -68,6 +69,7 @@ def measure(folder: Path) -> list[str]:
     return lines
 
 
+@told()
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--page", type=Path, help="put the table into this page, between its marks")

@@ -18,6 +18,7 @@ from rich.console import Console
 
 from benchmarks.common import qwen3_06b, random_base, write_between
 from benchmarks.training_step import DEPTH, count_memory_in_use, memory
+from recurtrace.errors import told
 from recurtrace.model import RecurTraceConfig, RecurTraceForCausalLM
 from recurtrace.model.labelled_loss import accept_return_logits
 from recurtrace.training.methods import freeze_for_stage_1
@@ -89,6 +90,7 @@ def table(turns: int, threads: int) -> list[str]:
     return lines
 
 
+@told()
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--turns", type=int, default=2)

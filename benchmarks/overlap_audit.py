@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from tqdm import tqdm
 
 from recurtrace.data.overlap import OverlapIndex
+from recurtrace.errors import told
 
 WORDS = [f"w{i}" for i in range(30_000)]
 
@@ -22,6 +23,7 @@ def question(rng: random.Random) -> str:
     return " ".join(WORDS[min(int(rng.paretovariate(0.9)) - 1, len(WORDS) - 1)] for _ in range(length))
 
 
+@told()
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--train", type=int, default=1_150_000)

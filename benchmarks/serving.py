@@ -20,6 +20,7 @@ import psutil
 import torch
 
 from benchmarks.common import qwen3_06b, random_base, write_between
+from recurtrace.errors import told
 from recurtrace.model import RecurTraceForCausalLM
 from recurtrace.model.cost import Cost, cost_of
 
@@ -143,6 +144,7 @@ def measure(turns: int) -> list[str]:
     return lines
 
 
+@told()
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--turns", type=int, default=4)

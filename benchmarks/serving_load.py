@@ -20,6 +20,8 @@ from typing import Any
 
 import httpx
 
+from recurtrace.errors import told
+
 NEAR = 1e-3
 """Two tokens whose log-probabilities are this near may change places with the batch they are computed in."""
 KINDS = {"ordinary": 80, "cancelled": 8, "malformed": 8, "over-long": 4}
@@ -193,6 +195,7 @@ async def load(url: str, requests: int, in_flight: int, pid: int | None, seed: i
     return 1 if run.wrong else 0
 
 
+@told()
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--url", default="http://127.0.0.1:8000")

@@ -22,6 +22,7 @@ from transformers import CompileConfig
 
 from benchmarks.common import random_base, write_between
 from benchmarks.training_step import loop_config
+from recurtrace.errors import told
 from recurtrace.model import RecurTraceForCausalLM
 from recurtrace.model.loop_state import LoopState
 
@@ -127,6 +128,7 @@ def scoring(model: RecurTraceForCausalLM, turns: int) -> list[str]:
     ]
 
 
+@told()
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--turns", type=int, default=5)

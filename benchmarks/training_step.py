@@ -20,6 +20,7 @@ from rich.console import Console
 from transformers import Qwen3Config
 
 from benchmarks.common import qwen3_06b, random_base, write_between
+from recurtrace.errors import told
 from recurtrace.model import RecurTraceConfig, RecurTraceForCausalLM
 from recurtrace.model.cost import cost_of
 from recurtrace.model.families import QWEN3
@@ -111,6 +112,7 @@ def measure(shape: str, turns: int) -> list[str]:
     ]  # fmt: skip
 
 
+@told()
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--turns", type=int, default=3)

@@ -15,6 +15,7 @@ import argparse
 from pathlib import Path
 
 from recurtrace import stages
+from recurtrace.errors import told
 
 DEPTHS = "1,2,4,8"
 DATA = {"babi": "stories15m/mixture", "nested": "stories15m/nested-mixture"}
@@ -30,6 +31,7 @@ OWN_SETTINGS = {
 }
 
 
+@told()
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--base", default="nickypro/tinyllama-15M", help="hub id or folder of the model")

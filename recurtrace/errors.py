@@ -1,4 +1,8 @@
-"""The one exception that speaks to the user, and what keeps its sentences short."""
+"""The one exception that speaks to the user, how it is told, and what keeps its sentences short."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 def brief(text: object, longest: int = 200) -> str:
@@ -19,5 +23,19 @@ def is_unicode(text: str) -> bool:
 class RecurTraceError(ValueError):
     """Something the user can mend: the message names the value and the remedy.
 
-    The command line prints it as one sentence and exits with 1; anything else is a bug and keeps its traceback.
+    Commands print it as one sentence and exit with 1 (`told`); anything else is a bug and keeps its traceback.
     """
+
+
+@contextmanager
+def told() -> Iterator[None]:
+    """Around a command, or before its function as a decorator."""
+    try:
+        yield
+    except (RecurTraceError, OSError) as error:
+        # An OSError of the system (no space, no permission) names its file; the others are transformers' own texts.
+        from rich.console import Console
+
+        Console(stderr=True).print("[red]error:[/red]", end=" ")
+        print(error, file=sys.stderr)
+        sys.exit(1)

@@ -14,6 +14,7 @@ import numpy as np
 from sklearn.metrics import roc_auc_score
 
 from benchmarks.common import write_between
+from recurtrace.errors import told
 from recurtrace.halting.calibrate import best_fixed
 from recurtrace.halting.comparison import Result, compare
 from recurtrace.halting.distill import distill
@@ -132,6 +133,7 @@ def page(sweeps: Sweeps, command: str) -> str:
     return "\n\n".join(parts)
 
 
+@told()
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--study", type=Path, default=Path("runs/study"), help="folder of the study (make study)")

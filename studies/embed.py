@@ -23,6 +23,7 @@ import shutil
 from pathlib import Path
 
 from recurtrace.assets import TINY_BASE, TINY_LOOP
+from recurtrace.errors import told
 
 _LOGGED = ("step", "loss", "learning_rate", "depth", "grad_norm")
 
@@ -48,6 +49,7 @@ def embed(kind: str, run: Path, model: Path | None = None) -> Path:
     return target
 
 
+@told()
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("kind", choices=["base", "loop"])

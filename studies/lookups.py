@@ -17,6 +17,7 @@ from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from benchmarks.common import write_between
 from recurtrace.assets import EMBEDDED, place
 from recurtrace.data import nested, stories
+from recurtrace.errors import told
 from recurtrace.model.base import load_base
 from recurtrace.report.render import markdown_table
 from recurtrace.report.table import Table
@@ -65,6 +66,7 @@ def found(
     return right / items
 
 
+@told()
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("bases", nargs="+", help="hub ids or folders; embedded/base is the one in the package")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from benchmarks.common import write_between
 from recurtrace.cli.dry_run import COLUMNS, plan_note, plan_rows
+from recurtrace.errors import told
 from recurtrace.model.families import QWEN3
 from recurtrace.pipeline import PipelineRecipe
 from recurtrace.pipeline.plan import plan
@@ -30,6 +31,7 @@ def scale_plan(scale: str) -> str:
     return "\n\n".join([f"### Qwen3-{scale}", table, plan_note(lines, TFLOPS, GPUS)])
 
 
+@told()
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--page", type=Path, help="page to write them into")

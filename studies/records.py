@@ -21,7 +21,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from recurtrace.assets import EMBEDDED
-from recurtrace.errors import RecurTraceError
+from recurtrace.errors import RecurTraceError, told
 from recurtrace.files import writing
 from recurtrace.report.workspace import read_workspace
 
@@ -95,6 +95,7 @@ def opened(records: Path) -> Iterator[Path]:
         yield Path(folder)
 
 
+@told()
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)

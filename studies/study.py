@@ -18,7 +18,7 @@ from textwrap import fill
 from typing import get_args
 
 from benchmarks.common import between, write_between
-from recurtrace.errors import RecurTraceError
+from recurtrace.errors import RecurTraceError, told
 from recurtrace.pipeline import Pipeline, PipelineRecipe
 from recurtrace.report.contents import all_tables
 from recurtrace.report.render import markdown_table
@@ -203,6 +203,7 @@ def write(name: str, space: Workspace, results: Path | None, readme: Path | None
     return text
 
 
+@told()
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("study", choices=STUDIES)

@@ -1,9 +1,6 @@
 """The command line: thin commands, heavy imports inside them, one sentence for what the user can mend."""
 
-import sys
-
 import typer
-from rich.console import Console
 
 from recurtrace.cli.convert import convert
 from recurtrace.cli.cost import cost
@@ -22,7 +19,7 @@ from recurtrace.cli.run import run
 from recurtrace.cli.serve import serve
 from recurtrace.cli.trace import trace
 from recurtrace.cli.train import pretrain, train
-from recurtrace.errors import RecurTraceError
+from recurtrace.errors import told
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -74,11 +71,6 @@ def _root(version: bool = typer.Option(False, "--version", help="Print the versi
         raise typer.Exit
 
 
+@told()
 def main() -> None:
-    try:
-        app()
-    except (RecurTraceError, OSError) as error:
-        # An OSError of the system (no space, no permission) names its file; the others are transformers' own texts.
-        Console(stderr=True).print("[red]error:[/red]", end=" ")
-        print(error, file=sys.stderr)
-        sys.exit(1)
+    app()

@@ -52,20 +52,22 @@ def test_one_command_fills_every_table(tmp_path, monkeypatch, capsys):
     assert all(line.endswith(": already done") for line in told)
 
 
-def test_a_study_that_the_claims_cannot_read_is_refused_at_once(tmp_path, monkeypatch):
+def test_a_study_that_the_claims_cannot_read_is_refused_at_once(tmp_path, monkeypatch, capsys):
     changes = [f"--set=out={tmp_path / 'study'}", "--set=loops=[1, 2, 4, adaptive]"]
     monkeypatch.setattr(sys, "argv", ["study", "embedded", *changes])
-    with pytest.raises(RecurTraceError, match="the claims need evaluations at 16"):
+    with pytest.raises(SystemExit, match="1"):
         study.main()
+    assert capsys.readouterr().err.startswith("error: the claims need evaluations at 16")
     assert not (tmp_path / "study").exists()
 
 
-def test_a_page_without_markers_is_refused_at_once(tmp_path, monkeypatch):
+def test_a_page_without_markers_is_refused_at_once(tmp_path, monkeypatch, capsys):
     (tmp_path / "page.md").write_text("no markers\n")
     out = tmp_path / "study"
     monkeypatch.setattr(sys, "argv", ["study", "ablations", f"--set=out={out}", "--page", str(tmp_path / "page.md")])
-    with pytest.raises(RecurTraceError, match="has no markers <!-- ablations study: begin -->"):
+    with pytest.raises(SystemExit, match="1"):
         study.main()
+    assert "has no markers <!-- ablations study: begin -->" in capsys.readouterr().err
     assert not out.exists()
 
 
