@@ -160,7 +160,7 @@ STUDIES = {
     ),
     "nested-wide": Study(
         "stories15m/nested",
-        ("stops", "matched"),
+        ("matched",),
         changes=("out=runs/stories15m-nested-wide", WIDE_MARGIN),
         begins_as="nested",
     ),
