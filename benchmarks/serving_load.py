@@ -20,7 +20,7 @@ from typing import Any
 
 import httpx
 
-from recurtrace.errors import told
+from recurtrace.errors import RecurTraceError, told
 
 NEAR = 1e-3
 """Two tokens whose log-probabilities are this near may change places with the batch they are computed in."""
@@ -205,7 +205,11 @@ def main() -> None:
     parser.add_argument("--vocabulary", type=int, default=250, help="prompts are made of token ids below this")
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args()
-    sys.exit(asyncio.run(load(asked.url, asked.requests, asked.in_flight, asked.pid, asked.seed, asked.vocabulary)))
+    run = load(asked.url, asked.requests, asked.in_flight, asked.pid, asked.seed, asked.vocabulary)
+    try:
+        sys.exit(asyncio.run(run))
+    except httpx.ConnectError as error:
+        raise RecurTraceError(f"no server answers at {asked.url}; start one, or give --url.") from error
 
 
 if __name__ == "__main__":

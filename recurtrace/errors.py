@@ -23,15 +23,18 @@ def is_unicode(text: str) -> bool:
 class RecurTraceError(ValueError):
     """Something the user can mend: the message names the value and the remedy.
 
-    Commands print it as one sentence and exit with 1 (`told`); anything else is a bug and keeps its traceback.
+    Commands print it, and what the system refuses, as one sentence and exit with 1 (`told`); anything else is a bug
+    and keeps its traceback.
     """
 
 
 @contextmanager
 def told() -> Iterator[None]:
-    """Around a command, or before its function as a decorator."""
+    """Tell the user's errors in one sentence and exit with 1: around a command, or as a decorator of its function."""
     try:
         yield
+    except BrokenPipeError:  # a reader like `head` has seen enough
+        raise
     except (RecurTraceError, OSError) as error:
         # An OSError of the system (no space, no permission) names its file; the others are transformers' own texts.
         from rich.console import Console

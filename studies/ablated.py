@@ -1,19 +1,19 @@
-"""Every changed run against the full memory on the same items: points, interval and test, at two depths."""
+"""Every changed run against the full memory on the same items: points, interval and test, at three depths."""
 
 from recurtrace.report.table import Table, spread
 from recurtrace.report.workspace import Workspace
 from studies.claims import difference, of_both, right
 from studies.depths import in_order, title
 
-DEPTHS = ("4", "8")
-UNCHANGED = ("loop", "base", "full", "adapter", "same-start-memory", "same-start-plain")
+DEPTHS = ("4", "8", "16")
+NOT_COMPARED = ("loop", "base", "full", "adapter", "same-start-memory", "same-start-plain")
 """The memory itself, what has no loops, and what was trained for longer."""
 
 
 def ablated_table(space: Workspace) -> Table:
     rows = []
     for run, found in in_order(space):
-        if run in UNCHANGED:
+        if run in NOT_COMPARED:
             continue
         theirs, ours = of_both(found, space.evaluations["loop"])
         row = [title(run)]

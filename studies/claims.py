@@ -17,6 +17,7 @@ from recurtrace.evaluation.statistics import paired_bootstrap, transitions
 from recurtrace.records import Evaluation, HeadAnalysis, ItemRecord, MethodResult
 from recurtrace.report.table import spread
 from recurtrace.report.workspace import Workspace
+from studies.depths import title
 from studies.worlds import World
 
 Verdict = Literal["holds", "does not hold", "cannot be told here"]
@@ -178,7 +179,7 @@ def claims(space: Workspace, world: World) -> list[Claim]:
         ),
     ]
     return [
-        make(says) if run in found else Claim(says, f"{run} was not run", "", "", 0, UNKNOWN)
+        make(says) if run in found else Claim(says, f"{title(run).lower()} was not run", "", "", 0, UNKNOWN)
         for says, run, make in rows
     ]
 
@@ -285,9 +286,9 @@ def _collapse(says: str, analyses: Sequence[HeadAnalysis]) -> Claim:
 def _overspending(says: str, analyses: Sequence[HeadAnalysis]) -> Claim:
     more, parts = [], []
     own = [analysis.method("recurtrace") for analysis in analyses]
-    for name, title in (("calm-top-prob", "top-prob"), ("calm-margin", "margin")):
+    for name, shown in (("calm-top-prob", "top-prob"), ("calm-margin", "margin")):
         rows = [analysis.method(name) for analysis in analyses]
-        parts.append(f"{title} {_point(rows)}")
+        parts.append(f"{shown} {_point(rows)}")
         more += [a.mean_depth > b.mean_depth and a.accuracy <= b.accuracy for a, b in zip(rows, own, strict=True)]
     parts.append(f"head {_point(own)}")
     verdict: Verdict = "holds" if all(more) else "cannot be told here" if any(more) else "does not hold"

@@ -45,7 +45,8 @@ def curve_table(space: Workspace) -> Table:
         for run, found in in_order(space)
     ]
     columns = ["Run", *(f"T={loops}" for loops in depths), "Seeds"]
-    return Table("curves", "Accuracy in percent by depth", columns, rows, _items(space))
+    note = f"{_items(space)} They count alike, whatever their task."
+    return Table("curves", "Accuracy in percent by depth", columns, rows, note)
 
 
 def title(run: str) -> str:

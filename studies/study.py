@@ -75,9 +75,10 @@ def headline(space: Workspace, base: str, frozen: bool = True) -> str:
     shown = [
         f"{spread(right[asked], '.1f', 100)} % at {asked} loops" for asked in dict.fromkeys(("2", best, depths[-1]))
     ]
+    adapter = "a matched adapter" if frozen else "an adapter of the memory's size"
     others = [
         f"{name} {spread(accuracy(space.evaluations[run], '1'), '.1f', 100)} %"
-        for run, name in (("full", "a full fine-tune of the same budget"), ("adapter", "a matched adapter"))
+        for run, name in (("full", "a full fine-tune of the same budget"), ("adapter", adapter))
         if run in space.evaluations
     ]
     count, adaptive = len(memory[0].records), spread(right["adaptive"], ".1f", 100)
@@ -161,7 +162,7 @@ STUDIES = {
     "nested-wide": Study(
         "stories15m/nested",
         ("matched",),
-        changes=("out=runs/stories15m-nested-wide", WIDE_MARGIN),
+        changes=("out=runs/stories15m-nested-wide", WIDE_MARGIN, "ablations={}"),
         begins_as="nested",
     ),
     "smollm2": Study("smollm2/pipeline", ("depths", "main")),

@@ -97,7 +97,7 @@ def test_the_difference_is_paired():
 def test_a_run_that_is_not_there_leaves_its_claim_open(space):
     del space.evaluations["adapter"]
     *_, last = claims(space, WORLD)
-    assert (last.measured, last.verdict) == ("adapter was not run", "cannot be told here")
+    assert (last.measured, last.verdict) == ("matched adapter was not run", "cannot be told here")
 
 
 def test_a_study_that_is_not_finished_gets_a_sentence(space):
@@ -167,7 +167,7 @@ def test_changes_are_held_against_the_full_memory(space):
     space.evaluations["window-1"] = space.evaluations["loop"]
     rows = {row[0]: row for row in ablated_table(space).rows}
     assert set(rows) == {"Plain looping", "Memory window W = 1"}  # nothing without loops
-    assert rows["Memory window W = 1"] == ["Memory window W = 1", *("+0.0 ± 0.0", "[+0.0, +0.0]", "1, 1") * 2, "2"]
+    assert rows["Memory window W = 1"] == ["Memory window W = 1", *("+0.0 ± 0.0", "[+0.0, +0.0]", "1, 1") * 3, "2"]
     lost = difference(*(right(space.evaluations[run], "4") for run in ("plain-loop", "loop")))
     assert rows["Plain looping"][2] == f"[{lost.low:+.1f}, {lost.high:+.1f}]"
     assert rows["Plain looping"][3] == ", ".join(f"{p:.2g}" for p in lost.p)
