@@ -81,6 +81,9 @@ def headline(space: Workspace, base: str, frozen: bool = True) -> str:
         for run, name in (("full", "a full fine-tune of the same budget"), ("adapter", adapter))
         if run in space.evaluations
     ]
+    if plain := space.evaluations.get("plain"):
+        most = max((accuracy(plain, asked) for asked in depths), key=mean)
+        others.insert(0, f"plain looping, trained alike, {spread(most, '.1f', 100)} % at most")
     count, adaptive = len(memory[0].records), spread(right["adaptive"], ".1f", 100)
     one = spread(right["1"], ".1f", 100)
     alone = f"One loop is the base, which was never asked such a question ({one} %)"
