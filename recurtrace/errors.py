@@ -33,8 +33,6 @@ def told() -> Iterator[None]:
     """Tell the user's errors in one sentence and exit with 1: around a command, or as a decorator of its function."""
     try:
         yield
-    except BrokenPipeError:  # a reader like `head` has seen enough
-        raise
     except (RecurTraceError, OSError) as error:
         # An OSError of the system (no space, no permission) names its file; the others are transformers' own texts.
         from rich.console import Console

@@ -14,7 +14,7 @@ import numpy as np
 
 from recurtrace.errors import RecurTraceError
 from recurtrace.evaluation.statistics import paired_bootstrap, transitions
-from recurtrace.records import Evaluation, HeadAnalysis, ItemRecord, MethodResult
+from recurtrace.records import Budget, Evaluation, HeadAnalysis, ItemRecord, MethodResult
 from recurtrace.report.table import spread
 from recurtrace.report.workspace import Workspace
 from studies.depths import title
@@ -22,6 +22,7 @@ from studies.worlds import World
 
 Verdict = Literal["holds", "does not hold", "cannot be told here"]
 UNKNOWN: Verdict = "cannot be told here"
+MATCHED = 0.9  # of the loop's trained parameters, that an adapter has at least
 MARGIN = 1.0  # points that "no worse" and "at least" may lose
 MIDDLE, BEYOND = "4", "16"  # the paper's mean training depth, and twice its clamp
 PAIRS = {
@@ -175,13 +176,25 @@ def claims(space: Workspace, world: World) -> list[Claim]:
         (
             "The gain is not explained by a matched adapter",
             "adapter",
-            lambda says: over("adapter").claim(says, "adaptive depth against the adapter"),
+            lambda says: _over_adapter(says, over("adapter"), space.budgets),
         ),
     ]
     return [
         make(says) if run in found else Claim(says, f"{title(run).lower()} was not run", "", "", 0, UNKNOWN)
         for says, run, make in rows
     ]
+
+
+def _over_adapter(says: str, lead: Difference, budgets: Mapping[str, Sequence[Budget]]) -> Claim:
+    """A lead over an adapter of fewer parameters than the loop trained is none over a matched one."""
+    claim = lead.claim(says, "adaptive depth against the adapter")
+    if not (budgets.get("loop") and budgets.get("adapter")):
+        return claim
+    share = budgets["adapter"][0].trained_parameters / budgets["loop"][0].trained_parameters
+    if share > MATCHED:
+        return claim
+    measured = f"{claim.measured}, which has {share:.0%} of the parameters that the loop trained"
+    return replace(claim, measured=measured, verdict=UNKNOWN if claim.verdict == "holds" else claim.verdict)
 
 
 def of_both(one: Sequence[Evaluation], other: Sequence[Evaluation]) -> tuple[list[Evaluation], list[Evaluation]]:

@@ -1,6 +1,7 @@
 """The paper's claims on records whose outcome is known."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -123,6 +124,17 @@ def test_a_study_whose_every_loop_trains_its_block_says_so(space):
     first, *_ = claims(space, WORLD)
     assert first.measured.endswith("at 4 loops, both with a trained block")
     assert first.verdict == "holds"
+
+
+def test_an_adapter_of_fewer_parameters_is_no_matched_one(space):
+    sizes = {"loop": 4_000_000, "adapter": 1_000_000}
+    budgets = {run: [SimpleNamespace(trained_parameters=size)] for run, size in sizes.items()}
+    *_, last = claims(replace(space, budgets=budgets), WORLD)
+    assert last.measured.endswith("which has 25% of the parameters that the loop trained")
+    assert last.verdict == "cannot be told here"
+    budgets["adapter"] = budgets["loop"]
+    *_, last = claims(replace(space, budgets=budgets), WORLD)
+    assert last.verdict == "holds"
 
 
 def test_what_becomes_of_an_answer(space):
