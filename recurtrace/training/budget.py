@@ -26,11 +26,12 @@ def training_macs(
     depth: int,
     context: float,
     first_looped: int,
-    train_block: bool = False,
+    with_block: bool = False,
     labelled: float = 1.0,
 ) -> Macs:
     """What a token costs at a depth when it attends to `context` positions.
 
+    `with_block`: the looped layers are trained too, or matched by the adapter's size.
     `labelled` is the part of the tokens whose next one has a label: the LM head is computed there only. Nothing
     is propagated back before the first thing that is trained: the base's encoder, and the first loop of a frozen block.
     """
@@ -42,11 +43,11 @@ def training_macs(
         weights = cost.layers * cost.layer_macs + head
         return Macs(cost.macs(1, context, labelled), cost.layers * back + head, weights)
     if method == "adapter":
-        forward = cost.macs(1, context, labelled) + cost.added_macs
-        return Macs(forward, decoder + cost.looped_layers * back + cost.added_macs, cost.added_macs)
-    passes = depth if train_block else depth - 1  # of the block, that are propagated through
+        lora = cost.added_macs + (cost.looped_layers * cost.layer_macs if with_block else 0)
+        return Macs(cost.macs(1, context, labelled) + lora, decoder + cost.looped_layers * back + lora, lora)
+    passes = depth if with_block else depth - 1  # of the block, that are propagated through
     if passes == 0:
         return Macs(cost.macs(depth, context, labelled), 0.0, 0.0)
     through = decoder + passes * cost.looped_layers * back + (depth - 1) * cost.added_macs
-    weights = (depth - 1) * cost.added_macs + (passes * cost.looped_layers * cost.layer_macs if train_block else 0)
+    weights = (depth - 1) * cost.added_macs + (passes * cost.looped_layers * cost.layer_macs if with_block else 0)
     return Macs(cost.macs(depth, context, labelled), through, weights)

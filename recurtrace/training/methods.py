@@ -187,12 +187,12 @@ def _full(recipe: TrainRecipe) -> PreTrainedModel:
 
 
 def _adapter(recipe: TrainRecipe) -> nn.Module:
-    """The capacity control: LoRA on the layers that would be looped, of the loop modules' size, run once."""
+    """The capacity control: LoRA on the layers that would be looped, as large as what the loop trains, run once."""
     from peft import LoraConfig, get_peft_model
 
     base, _ = load_base(recipe.base, **_loading(recipe, frozen=True))
     config = loop_config(recipe, base.config)
-    ranks = matched_ranks(config)
+    ranks = matched_ranks(config, recipe.match_block)
     lora = LoraConfig(
         rank_pattern=ranks,
         alpha_pattern=ranks,  # so that the product is not scaled
@@ -205,11 +205,12 @@ def _adapter(recipe: TrainRecipe) -> nn.Module:
     return model
 
 
-def matched_ranks(config: RecurTraceConfig) -> dict[str, int]:
-    """LoRA ranks of the block's linears, all but equal, with as many parameters as the stage-1 loop modules."""
+def matched_ranks(config: RecurTraceConfig, match_block: bool = False) -> dict[str, int]:
+    """LoRA ranks of the block's linears, all but equal, with as many parameters as stage 1 trains."""
     with torch.device("meta"):
         model = RecurTraceForCausalLM(config)
-    left = target = sum(p.numel() for part in (model.loop.memory, model.loop.injection) for p in part.parameters())
+    freeze_for_stage_1(model, train_block=match_block)
+    left = target = sum(p.numel() for p in model.parameters() if p.requires_grad)
     sizes = {
         f"model.layers.{index}.{name}": linear.in_features + linear.out_features
         for index in config.block
@@ -224,7 +225,7 @@ def matched_ranks(config: RecurTraceConfig) -> dict[str, int]:
             left -= size
     if abs(left) > LORA_TOLERANCE * target:
         raise RecurTraceError(
-            f"no LoRA on the block comes within {LORA_TOLERANCE:.0%} of the {target:,} parameters of the loop modules; "
+            f"no LoRA on the block comes within {LORA_TOLERANCE:.0%} of the {target:,} parameters the loop trains; "
             "change loop_attn_head_dim or loop_attn_num_heads."
         )
     return ranks

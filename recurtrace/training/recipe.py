@@ -98,6 +98,8 @@ class TrainRecipe(Optimization):
     """Train the looped layers' weights too: an extension (not in the paper). One loop is then no longer the base."""
     block_learning_rate: Annotated[PositiveFloat | None, Field(exclude_if=lambda value: value is None)] = None
     """Peak learning rate of the looped layers, where they are trained. Default: that of everything else."""
+    match_block: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
+    """adapter: as many parameters as the loop modules and the looped layers together, to stand beside train_block."""
     curriculum: Annotated[list[Lesson], Field(exclude_if=lambda value: not value)] = []
     """Easy examples first, the same for every method: lessons such as {until: 0.2, hardest: 2}, one after the other;
     what follows the last draws from all. An extension (not in the paper). Default: none."""
@@ -144,6 +146,8 @@ class TrainRecipe(Optimization):
             raise ValueError("share_beginnings needs an attention that takes a mask, such as sdpa, not flash attention")
         if self.method in ("full", "adapter") and (self.train_block or self.start_from):
             raise ValueError(f"train_block and start_from are for looped models, not for {self.method}")
+        if self.match_block and self.method != "adapter":
+            raise ValueError(f"match_block is the size of an adapter, not for {self.method}")
         if self.block_learning_rate is not None and not self.train_block:
             raise ValueError("block_learning_rate is for train_block, which is off")
         if self.probe is not None and {"loop_start", "loop_num_layers"} & self.loop.keys():

@@ -172,8 +172,9 @@ def _budget(recipe: Optimization, trainer: LoopTrainer, data: datasets.Dataset) 
     passes = _forward_passes(len(trainer.rows or data), state.max_steps, arguments)
     depths = [trainer.sampler(index) if trainer.sampler is not None else 1 for index in passes]
     tokens_per_pass = recipe.micro_batch_size * arguments.world_size * recipe.max_length
-    block = isinstance(recipe, TrainRecipe) and recipe.train_block
-    macs = [training_macs(cost, method, depth, context, config.block.start, block, labelled) for depth in depths]
+    block, matched = (recipe.train_block, recipe.match_block) if isinstance(recipe, TrainRecipe) else (False, False)
+    with_block = block or matched
+    macs = [training_macs(cost, method, depth, context, config.block.start, with_block, labelled) for depth in depths]
     return Budget(
         method=method,
         parameters=sum(p.numel() for p in model.parameters()),

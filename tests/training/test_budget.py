@@ -44,7 +44,7 @@ def test_with_the_block_itself(depth):
     """The block's very first projections read what has no gradient; that one is not told apart."""
     model = RecurTraceForCausalLM.from_base(tiny_base(attention="eager"), **LOOP).train()
     freeze_for_stage_1(model, train_block=True)
-    expected = stated(cost_of(model.config), "loop", depth, train_block=True)
+    expected = stated(cost_of(model.config), "loop", depth, with_block=True)
     assert counted(model, loops=depth) == pytest.approx(expected, rel=0.05)
 
 

@@ -10,6 +10,7 @@ from transformers import AutoModelForCausalLM
 from recurtrace import RecurTraceConfig, RecurTraceError, RecurTraceForCausalLM
 from recurtrace.model.base import read_base_config
 from recurtrace.model.families import QWEN3
+from recurtrace.training.estimate import estimate
 from recurtrace.training.methods import LORA_TOLERANCE, build_model, loop_config, matched_ranks, on_its_base
 from recurtrace.training.recipe import TrainRecipe
 from recurtrace.training.train import train
@@ -89,12 +90,14 @@ def test_the_adapter_is_as_large_as_the_loop_modules_at_every_scale(scale):
     assert min(ranks.values()) > 30
 
 
-def test_the_adapter_is_lora_on_the_block(recipe):
-    looped, adapter = build_model(recipe()), build_model(recipe(method="adapter"))
+@pytest.mark.parametrize("block", [False, True])
+def test_the_adapter_is_lora_on_the_block(recipe, block):
+    looped, adapter = build_model(recipe(train_block=block)), build_model(recipe(method="adapter", match_block=block))
     sizes = [sum(p.numel() for p in model.parameters() if p.requires_grad) for model in (looped, adapter)]
     assert abs(sizes[0] - sizes[1]) <= LORA_TOLERANCE * sizes[0]
+    assert estimate(recipe(method="adapter", match_block=block)).trained == sizes[0]
     # In one order, so that the same recipe writes the same file.
-    assert adapter.peft_config["default"].to_dict()["target_modules"] == list(matched_ranks(looped.config))
+    assert adapter.peft_config["default"].to_dict()["target_modules"] == list(matched_ranks(looped.config, block))
     layers = {name.split(".layers.")[1].split(".")[0] for name in trained(adapter)}
     assert layers == {"2", "3", "4"}
 
@@ -194,6 +197,7 @@ def test_a_base_that_has_moved_is_known_by_its_weights(recipe, base_folder, tmp_
         ({"steps": 5, "epochs": 1}, "give exactly one of steps and epochs"),
         ({"batch_size": 6, "micro_batch_size": 4}, "batch_size 6 is not a multiple of micro_batch_size 4"),
         ({"method": "full", "train_block": True}, "train_block and start_from are for looped models"),
+        ({"match_block": True}, "match_block is the size of an adapter, not for loop"),
         ({"block_learning_rate": 1e-3}, "block_learning_rate is for train_block, which is off"),
         ({"method": "plain_loop", "loop": {"loop_memory": True}}, "plain_loop has no memory"),
         ({"loop": {"loop_memory": False}}, "use the method plain_loop"),
