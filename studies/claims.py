@@ -211,8 +211,9 @@ def _frozen(found: Mapping[str, Sequence[Evaluation]], plain: str) -> str:
     if plain == "plain-loop" or "plain-loop" not in found:
         return ""
     memory, bare = of_both(found["loop"], found["plain-loop"])
-    points = [100 * float(one) for one in (right(memory, MIDDLE) * 1.0 - right(bare, MIDDLE)).mean(axis=1)]
-    return f" (on the frozen base {spread(points, '+.1f')}, where plain looping learns no answer)"
+    with_memory, without = (100 * right(runs, MIDDLE).mean(axis=1) for runs in (memory, bare))
+    lead = spread(with_memory - without, "+.1f")
+    return f" (on the frozen base {lead}, where plain looping has {spread(without, '.1f')} %)"
 
 
 def _of_seeds(runs: Sequence[Evaluation], like: Sequence[Evaluation]) -> list[Evaluation]:

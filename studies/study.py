@@ -139,8 +139,8 @@ STUDIES = {
     "embedded": Study(
         "embedded/study",
         (
-            *("claims", "depths", "buckets", "fates", "stops", "main", "strengths", "matched", "checks", "memory"),
-            *("calibration", "budget"),
+            *("claims", "depths", "buckets", "fates", "stops", "main", "tasks", "full-test", "strengths", "matched"),
+            *("checks", "memory", "calibration", "budget"),
         ),
         partial(headline, base="the embedded base"),
     ),
