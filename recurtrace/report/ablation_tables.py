@@ -62,14 +62,18 @@ def memory(studies: Sequence[Workspace]) -> Table:
     whole = [space for space in compared if not lacking(space, LOOPED, plain, BASELINE)]
     with_baseline = [space.paired("loop", "plain-loop", "full") for space in whole]
     compared = [space.paired("loop", "plain-loop") for space in compared]
+    extrapolated = [row for space in compared for row in _extrapolation(space)]
     rows = [
         *(row for space in with_baseline for row in _likelihood(space)),
         *(row for space in compared for row in _generation(space)),
-        *(row for space in compared for row in _extrapolation(space)),
+        *extrapolated,
     ]
     parts = [
-        "The best loop, in parentheses, is each run's own fixed depth of lowest loss, from two loops on. T = k: as "
-        "many loops as the problem has steps, on items with more steps than training had.",
+        "The best loop, in parentheses, is each run's own fixed depth of lowest loss, from two loops on. Means over "
+        "tasks, whatever their number of items.",
+        "T = k: as many loops as the problem has steps, on items with more steps than training had."
+        if extrapolated
+        else "",
         left_out(compared),
         absent(studies, LOOPED, plain, BASELINE),
         *(_no_extrapolation(space) for space in compared),
