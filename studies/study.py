@@ -75,10 +75,9 @@ def headline(space: Workspace, base: str, frozen: bool = True) -> str:
     shown = [
         f"{spread(right[asked], '.1f', 100)} % at {asked} loops" for asked in dict.fromkeys(("2", best, depths[-1]))
     ]
-    adapter = "a matched adapter" if frozen else "an adapter of the memory's size"
     others = [
         f"{name} {spread(accuracy(space.evaluations[run], '1'), '.1f', 100)} %"
-        for run, name in (("full", "a full fine-tune of the same budget"), ("adapter", adapter))
+        for run, name in (("full", "a full fine-tune of the same budget"), ("adapter", "a matched adapter"))
         if run in space.evaluations
     ]
     if plain := space.evaluations.get("plain"):
