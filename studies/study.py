@@ -144,7 +144,7 @@ STUDIES = {
         partial(headline, base="the embedded base"),
     ),
     "ablations": Study("embedded/ablations", ("ablated", "curves", "ablation", "same-start", "blocks")),
-    "halting": Study("embedded/halting", ("stops", "main", "matched", "calibration")),
+    "halting": Study("embedded/halting", ("depths", "stops", "main", "matched", "calibration")),
     "halting-wide": Study(
         "embedded/halting",
         ("stops", "matched"),
