@@ -24,7 +24,7 @@ from recurtrace.report.contents import all_tables
 from recurtrace.report.render import markdown_table
 from recurtrace.report.table import Table, spread
 from recurtrace.report.workspace import Workspace, read_workspace
-from studies.ablated import ablated_table
+from studies.ablated import ablated_table, rivals_table
 from studies.claims import COLUMNS, Verdict, check_loops, claims
 from studies.depths import accuracy, bucket_table, curve_table, depth_table, fate_table, mean_depth, stops_table
 from studies.records import opened
@@ -51,6 +51,7 @@ OWN_TABLES: dict[str, Callable[[Workspace], Table]] = {
     "fates": lambda space: fate_table(space, world(space).deepest),
     "stops": stops_table,
     "ablated": ablated_table,
+    "rivals": rivals_table,
 }
 
 
@@ -167,7 +168,7 @@ STUDIES = {
         changes=("out=runs/stories15m-nested-wide", WIDE_MARGIN, "ablations={}"),
         begins_as="nested",
     ),
-    "smollm2": Study("smollm2/pipeline", ("depths", "main")),
+    "smollm2": Study("smollm2/pipeline", ("depths", "rivals", "main")),
 }
 
 

@@ -100,6 +100,15 @@ def test_an_ablation_without_memory_is_plain_looping(recipe):
     assert (trained.method, trained.train_block) == ("plain_loop", True)
 
 
+def test_rivals_of_a_block_that_learns(recipe):
+    """They have no block to train, and the adapter is as large as all that the loop trains."""
+    changes = ["train.train_block=true", "train.block_learning_rate=1e-4", "baselines=[full, adapter]"]
+    plan = {stage.name: stage for stage in Pipeline(PipelineRecipe.read_with(recipe, changes)).stages()}
+    made = {run: plan[f"train {run} 0"].steps[0][1] for run in ("loop", "full", "adapter")}
+    assert {run: one.train_block for run, one in made.items()} == {"loop": True, "full": False, "adapter": False}
+    assert {run: one.match_block for run, one in made.items()} == {"loop": False, "full": False, "adapter": True}
+
+
 def result_files(out):
     """What stages hand on, by name. Times differ from run to run, and what is made of them: budgets, costs, report."""
     kinds = ("mixture/**/*", "probe.json", "runs/*/*/model/*", "sweeps/**/*", "models/**/*", "analysis/*")

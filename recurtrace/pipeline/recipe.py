@@ -165,7 +165,7 @@ class PipelineRecipe(Recipe):
     def training(self, run: "Run", seed: int) -> dict[str, Any]:
         """Fields of the training recipe of a run."""
         own = self.overrides.get(run.name, {})
-        fields = {**self.train, **own}
+        fields = {**(self.train if run.looped else self._without_loops(run.method)), **own}
         loop = {**self.train.get("loop", {}), **own.get("loop", {}), **run.loop}
         if self.probe and "loop_start" not in loop:  # which layers, and how many of them, it will say
             loop.pop("loop_num_layers", None)
@@ -175,6 +175,13 @@ class PipelineRecipe(Recipe):
         made = {"model": self.base, "data": str(self.out / "mixture"), "method": run.method, "seed": seed, "loop": loop}
         made |= {"trust_remote_code": self.trust_remote_code}
         return {**fields, **made, "out": str(self.run_folder(run.name, seed))}
+
+    def _without_loops(self, method: str) -> dict[str, Any]:
+        """The shared fields for a rival of the loop; beside a block that learns, the adapter has as many parameters."""
+        fields = {
+            name: value for name, value in self.train.items() if name not in ("train_block", "block_learning_rate")
+        }
+        return {**fields, "match_block": True} if method == "adapter" and self.train.get("train_block") else fields
 
     def run_folder(self, run: str, seed: int) -> Path:
         return self.out / "runs" / run / f"seed-{seed}"

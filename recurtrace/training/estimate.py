@@ -81,8 +81,7 @@ def estimate(recipe: TrainRecipe) -> Estimate:
     cost = cost_of(config)
     with torch.device("meta"):
         model = RecurTraceForCausalLM(config)
-    block = recipe.train_block or recipe.match_block
-    freeze_for_stage_1(model, block)
+    freeze_for_stage_1(model, recipe.counts_block)
     base, added = cost.parameters.base, sum(p.numel() for p in model.parameters() if p.requires_grad)
     looped = recipe.method in ("loop", "plain_loop")
     parameters = base + (cost.parameters.added if looped else 0 if recipe.method == "full" else added)
@@ -91,7 +90,10 @@ def estimate(recipe: TrainRecipe) -> Estimate:
     sampler = DepthSampler.of(config, recipe.seed)
     depths = [sampler(index) if looped else 1 for index in range(2000)]
     context = recipe.max_length / 2
-    macs = [training_macs(cost, recipe.method, depth, context, config.block.start, block).total for depth in depths]
+    macs = [
+        training_macs(cost, recipe.method, depth, context, config.block.start, recipe.counts_block).total
+        for depth in depths
+    ]
     tokens_per_step = recipe.batch_size * recipe.max_length
     return Estimate(
         parameters=parameters,

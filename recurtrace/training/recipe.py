@@ -117,6 +117,11 @@ class TrainRecipe(Optimization):
         return place(self.model)
 
     @property
+    def counts_block(self) -> bool:
+        """The looped layers are among what is trained, or what the adapter is as large as."""
+        return self.train_block or self.match_block
+
+    @property
     def hub(self) -> dict[str, Any]:
         """How it is read."""
         revision = {"revision": self.revision} if self.revision else {}

@@ -172,8 +172,7 @@ def _budget(recipe: Optimization, trainer: LoopTrainer, data: datasets.Dataset) 
     passes = _forward_passes(len(trainer.rows or data), state.max_steps, arguments)
     depths = [trainer.sampler(index) if trainer.sampler is not None else 1 for index in passes]
     tokens_per_pass = recipe.micro_batch_size * arguments.world_size * recipe.max_length
-    block, matched = (recipe.train_block, recipe.match_block) if isinstance(recipe, TrainRecipe) else (False, False)
-    with_block = block or matched
+    with_block = isinstance(recipe, TrainRecipe) and recipe.counts_block
     macs = [training_macs(cost, method, depth, context, config.block.start, with_block, labelled) for depth in depths]
     return Budget(
         method=method,
@@ -197,7 +196,7 @@ def _budget(recipe: Optimization, trainer: LoopTrainer, data: datasets.Dataset) 
         learning_rate=recipe.learning_rate,
         layers=cost.layers,
         looped_layers=cost.looped_layers,
-        train_block=block or None,
+        train_block=(with_block and method != "adapter") or None,
     )
 
 

@@ -1,7 +1,6 @@
 """The paper's claims on records whose outcome is known."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,11 +8,12 @@ import pytest
 from recurtrace.errors import RecurTraceError
 from recurtrace.records import DepthResult, Evaluation, EvaluationManifest, ItemRecord
 from recurtrace.report.workspace import Workspace
-from studies.ablated import ablated_table
+from studies.ablated import ablated_table, rivals_table
 from studies.claims import claims, difference, right
 from studies.depths import FATES, fate_table, stops_table
 from studies.study import halting_headline
 from studies.worlds import BABI, STORIES, World, world_of
+from tests.report.test_budget_table import FULL
 from tests.report.test_report import TRAINED, head, made, named
 
 HEAD = "The head beats fixed depths of as many loops, and is at least the best one"
@@ -128,7 +128,7 @@ def test_a_study_whose_every_loop_trains_its_block_says_so(space):
 
 def test_an_adapter_of_fewer_parameters_is_no_matched_one(space):
     sizes = {"loop": 4_000_000, "adapter": 1_000_000}
-    budgets = {run: [SimpleNamespace(trained_parameters=size)] for run, size in sizes.items()}
+    budgets = {run: [replace(FULL, trained_parameters=size)] for run, size in sizes.items()}
     *_, last = claims(replace(space, budgets=budgets), WORLD)
     assert last.measured.endswith("which has 25% of the parameters that the loop trained")
     assert last.verdict == "cannot be told here"
@@ -180,6 +180,9 @@ def test_changes_are_held_against_the_full_memory(space):
     rows = {row[0]: row for row in ablated_table(space).rows}
     assert set(rows) == {"Plain looping", "Memory window W = 1"}  # nothing without loops
     assert rows["Memory window W = 1"] == ["Memory window W = 1", *("+0.0 ± 0.0", "[+0.0, +0.0]", "1, 1") * 3, "2"]
+    _, *cells = next(row for row in rivals_table(space).rows if row[0] == "Full fine-tune")
+    lead = difference(right(space.evaluations["loop"], "adaptive"), right(space.evaluations["full"], "1"))
+    assert cells[1:] == [f"[{lead.low:+.1f}, {lead.high:+.1f}]", ", ".join(f"{p:.2g}" for p in lead.p), "2"]
     lost = difference(*(right(space.evaluations[run], "4") for run in ("plain-loop", "loop")))
     assert rows["Plain looping"][2] == f"[{lost.low:+.1f}, {lost.high:+.1f}]"
     assert rows["Plain looping"][3] == ", ".join(f"{p:.2g}" for p in lost.p)

@@ -2,13 +2,14 @@
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from torch.utils.flop_counter import FlopCounterMode
 
 from recurtrace import RecurTraceForCausalLM
 from recurtrace.model.cost import cost_of
 from recurtrace.model.labelled_loss import accept_return_logits
 from recurtrace.training.budget import training_macs
-from recurtrace.training.methods import freeze_for_stage_1
+from recurtrace.training.methods import freeze_for_stage_1, matched_ranks
 from tests.conftest import LOOP, tiny_base, tokens
 
 ROWS, LENGTH = 2, 12
@@ -53,6 +54,17 @@ def test_full_fine_tune():
     cost = cost_of(RecurTraceForCausalLM.from_base(base, **LOOP).config)
     base.requires_grad_(True)
     assert counted(base) == pytest.approx(stated(cost, "full", 1))
+
+
+@pytest.mark.parametrize("with_block", [False, True])
+def test_the_adapter(with_block):
+    """Its size is the loop's but for the roundness of ranks; the first projections are as with the block itself."""
+    base = tiny_base(attention="eager")
+    config = RecurTraceForCausalLM.from_base(base, **LOOP).config
+    ranks = matched_ranks(config, with_block)
+    lora = LoraConfig(rank_pattern=ranks, target_modules=list(ranks), lora_dropout=0.0, task_type="CAUSAL_LM")
+    expected = stated(cost_of(config), "adapter", 1, with_block=with_block)
+    assert counted(get_peft_model(base.train(), lora)) == pytest.approx(expected, rel=0.05)
 
 
 @pytest.mark.parametrize("method", ["loop", "full"])
